@@ -1,0 +1,185 @@
+"""The oracle: one client at a time, plain PyTorch. Slow, and simple enough to be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from idiolect import keys
+from idiolect.engine.base import Data, DataLocal, Engine, Part
+from idiolect.local import Order, Plan, Rows, Sgd
+from idiolect.method import Loss
+from idiolect.net import Net
+from idiolect.tree import Tree
+
+EVAL_BATCH = 512
+
+
+class LoopLocal(DataLocal):
+    """One client: every tree has K = 1."""
+
+    def _sgd(
+        self,
+        loss: Loss,
+        params: Tree,
+        how: Sgd,
+        moving: list[str],
+        extra: tuple[Any, ...],
+        x: Rows | None,
+        coupled: bool,
+        start: Tensor | None,
+    ) -> Tree:
+        begin = 0 if start is None else int(start[0])
+        batches = how.batches(
+            self.y_host[0], self.seed, self.ids[0], self.round, begin, self.train_net.couples
+        )
+        w = {n: v[0].detach().clone() for n, v in params.items()}
+        lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
+        velocity: Tree = {}
+        total, seen = torch.zeros((), device=self.device, dtype=self.dtype), 0
+        with dropout_seed(self.device, self.seed, how.purpose, self.ids[0], self.round):
+            for batch in batches:
+                at = torch.as_tensor(batch, device=self.device)
+                for _ in range(how.repeat):
+                    leaf = {n: w[n].requires_grad_(n in moving) for n in w}
+                    out = self._call(loss, self.train_net, leaf, at, extra, x)
+                    value = _mean(out, coupled)
+                    grads = torch.autograd.grad(value, [leaf[n] for n in moving], allow_unused=True)
+                    w = {n: v.detach() for n, v in w.items()}
+                    for n, g in zip(moving, grads, strict=True):
+                        if g is None:
+                            continue
+                        g = g + how.weight_decay * w[n]
+                        if how.momentum:
+                            g = velocity[n] = how.momentum * velocity.get(n, 0) + g
+                        w[n] = w[n] - lr * g
+                    total = total + value.detach() * len(batch)
+                    seen += len(batch)
+        self.samples_seen += seen
+        self.losses[how.purpose] = (total / max(seen, 1)).reshape(1)
+        return {n: v.unsqueeze(0) for n, v in w.items()}
+
+    def grad(
+        self,
+        loss: Loss,
+        params: Tree,
+        *,
+        train: Sequence[str] | None = None,
+        extra: Sequence[Any] = (),
+        training: bool = False,
+    ) -> tuple[Tree, Tensor, Tree]:
+        w = {n: v[0].detach().clone() for n, v in params.items()}
+        moving = [n for n in (self.net.weights if train is None else train) if n in w]
+        leaf = {n: v.requires_grad_(n in moving) for n, v in w.items()}
+        at = torch.arange(len(self.y_host[0]), device=self.device)
+        net = self.train_net if training else self.net
+        with dropout_seed(self.device, self.seed, "grad", self.ids[0], self.round):
+            value = self._call(loss, net, leaf, at, extra, None).mean()
+            grads = torch.autograd.grad(value, [leaf[n] for n in moving])
+        self.samples_seen += len(at)
+        grad = {n: g.unsqueeze(0) for n, g in zip(moving, grads, strict=True)}
+        return grad, value.detach().reshape(1), {n: v.detach().unsqueeze(0) for n, v in w.items()}
+
+    def squared_grad(
+        self,
+        loss: Loss,
+        params: Tree,
+        *,
+        batch_size: int | Literal["full"] = 32,
+        order: Order = "fixed",
+        drop_last: bool = False,
+        per_sample: bool = False,
+        extra: Sequence[Any] = (),
+    ) -> tuple[Tensor, Tensor]:
+        plan = Plan(
+            1 if per_sample else batch_size, order=order, drop_last=drop_last, purpose="trace"
+        )
+        batches = plan.batches(self.y_host[0], self.seed, self.ids[0], self.round)
+        w = {n: v[0].detach().clone() for n, v in params.items()}
+        leaf = {n: v.requires_grad_(n in self.net.weights) for n, v in w.items()}
+        weights = [v for v in leaf.values() if v.requires_grad]
+        total = torch.zeros((), device=self.device, dtype=self.dtype)
+        for batch in batches:
+            at = torch.as_tensor(batch, device=self.device)
+            value = self._call(loss, self.net, leaf, at, extra, None).mean()
+            grads = torch.autograd.grad(value, weights, allow_unused=True)
+            total = total + sum(g.square().sum() for g in grads if g is not None)
+        count = torch.tensor([len(batches)], device=self.device, dtype=self.dtype)
+        return total.reshape(1), count
+
+    @torch.no_grad()
+    def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:
+        w = {n: v[0] for n, v in params.items()}
+        everyone = torch.arange(len(self.y_host[0]), device=self.device)
+        out = [self._call(fn, self.net, w, at, extra, None) for at in everyone.split(EVAL_BATCH)]
+        return Rows(torch.cat(out))
+
+    def _call(
+        self, fn: Loss, net: Net, w: Tree, at: Tensor, extra: Sequence[Any], x: Rows | None
+    ) -> Tensor:
+        given = self.index[at]
+        inputs = self.data.inputs(given) if x is None else x.values[at]
+        return fn(net, w, inputs, self.data.y[given], *(_mine(e, at) for e in extra))
+
+
+class LoopEngine(Engine):
+    """Clients one after the other."""
+
+    name = "loop"
+
+    def groups(self, ids: Sequence[int]) -> list[list[int]]:
+        return [[k] for k in range(len(ids))]
+
+    def local(self, ids: list[int], round: int) -> LoopLocal:
+        return LoopLocal(self.data, self.net, self.train_net, self.seed, round, ids)
+
+    @torch.no_grad()
+    def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
+        correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids), dtype=torch.float64)
+        for k, i in enumerate(ids):
+            w = {n: v[k] for n, v in params.items()}
+            for at in self.data.parts[part][i].to(self.device).split(EVAL_BATCH):
+                logits, y = self.net(w, self.data.inputs(at)), self.data.y[at]
+                correct[k] += (logits.argmax(1) == y).sum().cpu()
+                loss[k] += torch.nn.functional.cross_entropy(logits, y, reduction="sum").cpu()
+        return correct, loss
+
+
+def _mine(extra: Any, at: Tensor) -> Any:
+    """The one client's part of an extra argument."""
+    if isinstance(extra, Rows):
+        return extra.values[at]
+    if isinstance(extra, dict):
+        return {n: v[0] for n, v in extra.items()}
+    return extra[0]
+
+
+def _mean(out: Tensor, coupled: bool) -> Tensor:
+    if coupled != (out.ndim == 0):
+        raise TypeError(
+            "a loss returns one value per sample, or a scalar when passed with coupled=True; "
+            f"got shape {tuple(out.shape)} with coupled={coupled}"
+        )
+    return out if coupled else out.mean()
+
+
+class dropout_seed:
+    """Dropout masks of their own for one purpose, leaving torch's global generator alone."""
+
+    def __init__(self, device: torch.device, seed: int, purpose: str, *where: int):
+        devices = [device] if device.type == "cuda" else []
+        self._fork = torch.random.fork_rng(devices)
+        self._seed = keys.torch_seed(seed, f"dropout/{purpose}", *where)
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *exc: Any) -> None:
+        self._fork.__exit__(*exc)
+
+
+__all__ = ["Data", "LoopEngine", "LoopLocal"]

@@ -1,0 +1,16 @@
+"""Errors a user can mend: one line that names the fix, exit code 2, never a traceback."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """Bad input. The message is one line and says what to do about it."""
+
+
+def did_you_mean(name: object, known: Iterable[str], kind: str) -> UserError:
+    """Build the error for an unknown name: the nearest known one first, then all of them."""
+    known = sorted(known)
+    near = get_close_matches(str(name), known, n=1, cutoff=0.5)
+    hint = f" did you mean '{near[0]}'?" if near else ""
+    return UserError(f"unknown {kind} '{name}';{hint} known: {', '.join(known)}")

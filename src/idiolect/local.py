@@ -1,0 +1,194 @@
+"""What clients can do with their data. Methods see only this; the engines implement it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idiolect import keys
+from idiolect.method import Loss
+from idiolect.net import Net
+from idiolect.tree import Tree
+
+Order = Literal["shuffled", "fixed", "class"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One value per training sample of every client, clients one after the other: `[sum n, ...]`.
+    Made by `Local.forward`, given back to `Local` as `x` or `extra`."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which samples each step sees."""
+
+    batch_size: int | Literal["full"] = 32
+    epochs: int = 1
+    steps: int = 0  # mini-batches instead of epochs
+    order: Order = "shuffled"
+    drop_last: bool = False
+    purpose: str = "train"
+
+    def batches(
+        self,
+        y: np.ndarray,
+        seed: int,
+        client: int,
+        round: int,
+        start: int = 0,
+        merge_single: bool = False,
+    ) -> list[np.ndarray]:
+        """The client's batches as positions 0..n-1. With `steps`, the first is batch number `start`
+        of an endless sequence of passes, so that a client goes on where its last round stopped.
+        `merge_single` joins a last batch of one sample to the one before (BatchNorm needs two)."""
+
+        def one_pass(round: int, number: int) -> list[np.ndarray]:
+            return self._cut(self._positions(y, seed, client, round, number), merge_single)
+
+        if self.steps:
+            per_pass = len(self._cut(np.arange(len(y)), merge_single))
+            first, last = start // per_pass, (start + self.steps - 1) // per_pass
+            run = [b for p in range(first, last + 1) for b in one_pass(-1, p)]
+            at = start - first * per_pass
+            return run[at : at + self.steps]
+        return [b for e in range(self.epochs) for b in one_pass(round, e)]
+
+    def _positions(
+        self, y: np.ndarray, seed: int, client: int, round: int, number: int
+    ) -> np.ndarray:
+        if self.order == "class":
+            return np.argsort(y, kind="stable")
+        if self.order == "fixed" or self.batch_size == "full":
+            return np.arange(len(y))
+        return keys.rng(seed, self.purpose, client, round + 1, number).permutation(len(y))
+
+    def _cut(self, positions: np.ndarray, merge_single: bool) -> list[np.ndarray]:
+        if self.batch_size == "full" or len(positions) <= self.batch_size:
+            return [positions]
+        cut = np.split(positions, range(self.batch_size, len(positions), self.batch_size))
+        if len(cut[-1]) < self.batch_size and self.drop_last:
+            cut.pop()
+        elif len(cut[-1]) == 1 and merge_single:
+            cut[-2:] = [np.concatenate(cut[-2:])]
+        return cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd(Plan):
+    """Settings of local SGD: `repeat` takes that many steps on each batch."""
+
+    lr: float | Tensor  # one for all, or one per client
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    repeat: int = 1
+
+
+class Local(ABC):
+    """The handle of K clients on their own data.
+
+    A `loss(net, params, x, y, *extra)` is written for ONE client and returns one value per sample;
+    the engine makes it K wide and takes the mean. A loss that ties the samples of a batch together
+    returns a scalar and is passed with `coupled=True`. `extra` holds trees or tensors with a
+    leading client axis, or `Rows` with one value per sample.
+    """
+
+    net: Net
+    round: int
+    ids: list[int]
+    sizes: Tensor  # [K] training samples
+    counts: Tensor  # [K, classes] training samples of each class
+
+    def sgd(
+        self,
+        loss: Loss,
+        params: Tree,
+        *,
+        train: Sequence[str] | None = None,
+        extra: Sequence[Any] = (),
+        x: Rows | None = None,
+        coupled: bool = False,
+        start: Tensor | None = None,
+        **settings: Any,
+    ) -> Tree:
+        """Mini-batch SGD from `params`, with the fields of `Sgd` as settings. `train` names the
+        leaves that move (default: all weights); `x` replaces the inputs; `start` is the number of
+        mini-batches each client has seen before (with `steps`)."""
+        moving = [n for n in (self.net.weights if train is None else train) if n in params]
+        return self._sgd(loss, params, Sgd(**settings), moving, tuple(extra), x, coupled, start)
+
+    @abstractmethod
+    def _sgd(
+        self,
+        loss: Loss,
+        params: Tree,
+        how: Sgd,
+        moving: list[str],
+        extra: tuple[Any, ...],
+        x: Rows | None,
+        coupled: bool,
+        start: Tensor | None,
+    ) -> Tree: ...
+
+    @abstractmethod
+    def grad(
+        self,
+        loss: Loss,
+        params: Tree,
+        *,
+        train: Sequence[str] | None = None,
+        extra: Sequence[Any] = (),
+        training: bool = False,
+    ) -> tuple[Tree, Tensor, Tree]:
+        """Gradient of the mean loss over the whole data, the loss `[K]`, and `params` with
+        statistics updated if `training` (then the data is one batch, dropout on)."""
+
+    @abstractmethod
+    def squared_grad(
+        self,
+        loss: Loss,
+        params: Tree,
+        *,
+        batch_size: int | Literal["full"] = 32,
+        order: Order = "fixed",
+        drop_last: bool = False,
+        per_sample: bool = False,
+        extra: Sequence[Any] = (),
+    ) -> tuple[Tensor, Tensor]:
+        """`[K]`: sum over batches (or samples) of the squared norm of the gradient over all
+        weights, and how many there were."""
+
+    @abstractmethod
+    def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:
+        """`fn(net, params, x, y, *extra)` on every sample, without gradients or dropout."""
+
+    @abstractmethod
+    def class_mean(self, rows: Rows) -> Tensor:
+        """`[K, classes, ...]`: mean of the rows of each class; zero for classes without samples."""
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """`[K, *shape]` uniform in [0, 1), keyed by client."""
+        draws = [keys.rng(self.seed, purpose, i).random(tuple(shape)) for i in self.ids]
+        return torch.as_tensor(np.stack(draws), dtype=self.dtype, device=self.device)
+
+    def log(self, **values: Tensor) -> None:
+        """Show one value per client for this round."""
+        self.logs |= {name: value.detach() for name, value in values.items()}
+
+    def __init__(
+        self, net: Net, seed: int, round: int, ids: list[int], sizes: Tensor, counts: Tensor
+    ):
+        self.net, self.seed, self.round, self.ids = net, seed, round, ids
+        self.sizes, self.counts = sizes, counts
+        self.device, self.dtype = sizes.device, sizes.dtype
+        self.logs: Tree = {}
+        self.samples_seen = 0
+        self.losses: dict[str, Tensor] = {}  # mean training loss [K] by purpose

@@ -1,0 +1,147 @@
+"""FedAS (Yang et al., CVPR 2024): bridging inconsistency in personalized federated learning.
+
+Parameter alignment: before training, the received base learns the features of the client's own
+previous base (Eq. 2-4). Client synchronization: the server weighs bases by the trace of the
+empirical Fisher information, the summed squared gradient after training (Eq. 5-8).
+
+Where paper and code disagree: the paper's alignment target is per sample, the code's is the mean
+feature of the sample's class (default). Eq. 8 divides by m although its weights are normalised;
+the code does not (default). The published code aligns the server's own object, so client k inherits
+the alignment of clients 1..k-1; every client aligns its own copy here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, cross_entropy, hyper
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+
+def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
+    return net.features(params, x)
+
+
+def match_sample(net: Net, params: Tree, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """Squared distance to the features the client's previous base gave the same sample (Eq. 2)."""
+    return (net.features(params, x) - target).square().sum(1)
+
+
+def match_class_mean(net: Net, params: Tree, x: Tensor, y: Tensor, means: Tensor) -> Tensor:
+    """Sum over the classes in the batch of the mean squared error to the class's mean feature."""
+    error = (net.features(params, x) - means[y]).square().mean(1)
+    same = (y[:, None] == y[None, :]).sum(1)
+    return (error / same).sum()
+
+
+@dataclass(frozen=True)
+class FedAS(SgdMethod):
+    """Personal head, aligned base, bases weighted by the trace of the Fisher information."""
+
+    lr: float = hyper(0.005, "client learning rate")
+    epochs: int = hyper(5, "local epochs")
+    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'")
+    align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
+    align_lr: float = hyper(0.01, "step size of the alignment")
+    align_epochs: int = hyper(1, "epochs of the alignment")
+    align_batch_size: int | Literal["full", "same"] = hyper("same", "its mini-batch size")
+    target: Literal["class_mean", "sample"] = hyper("class_mean", "alignment target")
+    synchronize: bool = hyper(True, "weigh bases by Fisher trace (Eq. 5-8), else by samples")
+    trace: Literal["batches", "mean_over_batches", "per_sample"] = hyper(
+        "batches", "squared gradients summed over batches, averaged over them, or per sample"
+    )
+    normalize: Literal["proportional", "softmax", "minmax"] = hyper(
+        "proportional", "from traces to weights"
+    )
+    literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
+    personal_layers: str = hyper("head", "decoupling: head, norm, or name patterns")
+
+    name: ClassVar[str] = "fedas"
+    paper: ClassVar[str] = "Yang et al., FedAS: Bridging Inconsistency in Personalized FL"
+    year: ClassVar[int] = 2024
+    personal_part: ClassVar[str] = "the head, and the client's own last base"
+    traffic: ClassVar[str] = "2 base"
+    rounds_default: ClassVar[int] = 40
+
+    def server_init(self, net: Net, start: Tree) -> Record:
+        return {"base": tree.drop(start, net.part(self.personal_layers))}
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        return {"model": start}
+
+    def download(
+        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
+    ) -> Down:
+        return Down(shared={"base": server["base"]})
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        own = local.net.part(self.personal_layers)
+        model = down["base"] | tree.pick(mine["model"], own)
+        if self.align:
+            model = self._align(local, model, mine["model"], own)
+        model = self.train(local, model)  # Algorithm 1: base and head jointly
+        up: Record = {"base": tree.drop(model, own)}
+        if self.synchronize:
+            up["trace"] = self._trace(local, model)
+        return up, {"model": model}
+
+    def _align(self, local: Local, model: Tree, previous: Tree, own: Sequence[str]) -> Tree:
+        target = local.forward(features, previous)
+        by_class = self.target == "class_mean"
+        return local.sgd(
+            match_class_mean if by_class else match_sample,
+            model,
+            extra=(local.class_mean(target) if by_class else target,),
+            coupled=by_class,
+            train=tuple(n for n in local.net.weights if n not in own),
+            lr=self.align_lr,
+            epochs=self.align_epochs,
+            batch_size=self.batch_size
+            if self.align_batch_size == "same"
+            else self.align_batch_size,
+            order=self.order,
+            drop_last=self.drop_last,
+            purpose="align",
+        )
+
+    def _trace(self, local: Local, model: Tree) -> Tensor:
+        total, count = local.squared_grad(
+            cross_entropy,
+            model,
+            batch_size=self.batch_size,
+            order=self.order,
+            drop_last=self.drop_last,
+            per_sample=self.trace == "per_sample",
+        )
+        return total / count if self.trace == "mean_over_batches" else total
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        weight = trace_weights(ups["trace"], self.normalize) if self.synchronize else ups.share
+        server.log(aggregation_weight=weight)
+        base = tree.mix(weight, ups["base"])  # Eq. 7
+        if self.literal_mean:  # Eq. 8
+            base = tree.lerp(server["base"], base, 1 / len(ups))
+        server["base"] = base
+        return server
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return mine["model"]
+
+
+def trace_weights(trace: Tensor, normalize: str) -> Tensor:
+    """Aggregation weights from Fisher traces; uniform where the traces say nothing."""
+    if normalize == "softmax":
+        return torch.softmax(trace, 0)
+    if normalize == "minmax":
+        trace = trace - trace.min()
+    total = trace.sum()
+    return torch.where(total > 0, trace / total, torch.full_like(trace, 1 / len(trace)))

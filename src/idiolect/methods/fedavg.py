@@ -1,0 +1,59 @@
+"""FedAvg (McMahan et al., 2017): one global model, the mean of the clients' trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, hyper
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+
+@dataclass(frozen=True)
+class FedAvg(SgdMethod):
+    """One global model: `w = sum_i n_i / n * w_i` (Algorithm 1). BatchNorm statistics are averaged
+    with the weights."""
+
+    weighting: Literal["samples", "uniform"] = hyper("samples", "how clients count in the mean")
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks"
+    year: ClassVar[int] = 2017
+
+    def server_init(self, net: Net, start: Tree) -> Record:
+        return {"model": start}
+
+    def download(
+        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
+    ) -> Down:
+        return Down(shared={"model": server["model"]})
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        return {"model": self.train(local, down["model"])}, mine
+
+    def weights(self, ups: Ups) -> Tensor:
+        """Each arrival's weight in the mean."""
+        if self.weighting == "uniform":
+            return torch.full_like(ups.sizes, 1 / len(ups))
+        return ups.share
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        server["model"] = tree.mix(self.weights(ups), ups["model"])
+        return server
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return down["model"]
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        return up["model"]
+
+    def shared(self, server: Server) -> Tree | None:
+        return server["model"]

@@ -1,0 +1,79 @@
+"""FedAvg (Async) and FedAsync, as PLGA's Table 2 compares them.
+
+Late work is used when it arrives: FedAvg (Async) averages it raw with the on-time models; FedAsync
+(Xie et al., 2019) first pulls it towards the present global model, the more the staler it is.
+Clients take a number of mini-batches per round and go on where their last round stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.method import Record, Server, Tree, Ups, hyper
+from idiolect.methods.fedavg import FedAvg
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+
+
+@dataclass(frozen=True)
+class FedAvgAsync(FedAvg):
+    """Sample-weighted mean of whatever arrives."""
+
+    lr: float = hyper(0.001, "client learning rate")
+    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'")
+    steps: int = hyper(20, "mini-batches per round (0: use epochs)")
+
+    name: ClassVar[str] = "fedavg_async"
+    asynchronous: ClassVar[bool] = True
+    rounds_default: ClassVar[int] = 800
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        return {"cursor": torch.zeros(len(local.ids), dtype=torch.int64)}
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        model = self.train(local, down["model"], start=mine["cursor"])
+        return {"model": model}, {"cursor": mine["cursor"] + self.steps}
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        if len(ups):
+            server["model"] = tree.mix(self.weights(ups), self.arrivals(server, ups))
+        return server
+
+    def arrivals(self, server: Server, ups: Ups) -> Tree:
+        """The models that are averaged."""
+        return ups["model"]
+
+
+@dataclass(frozen=True)
+class FedAsync(FedAvgAsync):
+    """Stale models are mixed with the global one: `a w_k + (1 - a) w_t`, `a = a0 s(staleness)`."""
+
+    mixing: float = hyper(0.8, "a0")
+    staleness: Literal["polynomial", "hinge", "constant"] = hyper("polynomial", "s, as published")
+    exponent: float = hyper(0.5, "s = (staleness + 1)^-exponent")
+    hinge_from: float = hyper(4.0, "b: s = 1 up to b, then 1 / (a (staleness - b) + 1)")
+    hinge_slope: float = hyper(10.0, "a of the hinge")
+
+    name: ClassVar[str] = "fedasync"
+    paper: ClassVar[str] = "Xie et al., Asynchronous Federated Optimization"
+    year: ClassVar[int] = 2019
+
+    def arrivals(self, server: Server, ups: Ups) -> Tree:
+        late = ups.staleness
+        share = torch.where(late > 0, self.mixing * self.freshness(late), 1.0)
+        present = tree.expand(server["model"], len(ups))
+        return tree.lerp(present, ups["model"], share)
+
+    def freshness(self, late: Tensor) -> Tensor:
+        if self.staleness == "polynomial":
+            return (late + 1) ** -self.exponent
+        if self.staleness == "hinge":
+            over = (late - self.hinge_from).clamp_min(0)
+            return 1 / (self.hinge_slope * over + 1)
+        return torch.ones_like(late)

@@ -1,0 +1,53 @@
+"""FedPer (Arivazhagan et al., 2019): shared base layers, personal last layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from idiolect import tree
+from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, hyper
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+
+@dataclass(frozen=True)
+class FedPer(SgdMethod):
+    """Base and personal layers train together; the base is averaged by sample count."""
+
+    personal_layers: str = hyper("head", "what stays: head, norm, or name patterns")
+
+    name: ClassVar[str] = "fedper"
+    paper: ClassVar[str] = "Arivazhagan et al., Federated Learning with Personalization Layers"
+    year: ClassVar[int] = 2019
+    personal_part: ClassVar[str] = "the head"
+    traffic: ClassVar[str] = "2 base"
+
+    def server_init(self, net: Net, start: Tree) -> Record:
+        return {"base": tree.drop(start, net.part(self.personal_layers))}
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        return {"own": tree.pick(start, local.net.part(self.personal_layers))}
+
+    def download(
+        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
+    ) -> Down:
+        return Down(shared={"base": server["base"]})
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        model = self.train(local, down["base"] | mine["own"])
+        own = local.net.part(self.personal_layers)
+        return {"base": tree.drop(model, own)}, {"own": tree.pick(model, own)}
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        server["base"] = tree.mix(ups.share, ups["base"])
+        return server
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return down["base"] | mine["own"]
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        return up["base"] | mine["own"]

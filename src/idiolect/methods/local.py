@@ -1,0 +1,43 @@
+"""Local: every client trains alone. The yardstick every collaboration has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+
+@dataclass(frozen=True)
+class LocalOnly(SgdMethod):
+    """Every client trains alone from the common start; nothing is sent."""
+
+    name: ClassVar[str] = "local"
+    paper: ClassVar[str] = "baseline of all four papers"
+    personal_part: ClassVar[str] = "the whole model"
+    traffic: ClassVar[str] = "0"
+
+    def server_init(self, net: Net, start: Tree) -> Record:
+        return {}
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        return {"model": start}
+
+    def download(
+        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
+    ) -> Down:
+        return Down()
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        return {}, {"model": self.train(local, mine["model"])}
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        return server
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return mine["model"]

@@ -1,0 +1,56 @@
+"""PLGA: LGA with a personalized model for every client (asynchronous).
+
+    wp = w_0 + (1 - St) (what - w_0) + St (w_t - w_0) = (1 - St) what + St w_t     (12), (14)
+
+A straggler computes it when its late work arrives. An on-time client computes it at its next
+contact, with its own trained model as `what` and the new global model as `w_1 = w_t`. Between
+contacts `wp` stays as it is; it is only predicted with, training starts from the global model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from idiolect import tree
+from idiolect.method import Record, Tree
+from idiolect.methods.lga import LGA
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+
+@dataclass(frozen=True)
+class PLGA(LGA):
+    """Every client predicts with a mix of its own leap and the present global model."""
+
+    name: ClassVar[str] = "plga"
+    personal_part: ClassVar[str] = "the mixed model wp, BatchNorm statistics"
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        mine = super().client_init(start, local)
+        return mine | {"wp": mine["w0"], "on_time": torch.zeros(len(local.ids), dtype=torch.bool)}
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        moved = tree.sub(down["model"], mine["w0"])
+        fresh = self._mix(mine["wk"], down["model"], moved, mine, local.net)
+        wp = tree.where(mine["on_time"], fresh, mine["wp"])
+        up, kept = super().fit(down, mine, local)
+        return up, kept | {"wp": wp, "on_time": torch.ones_like(mine["on_time"])}
+
+    def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
+        what = self.leap(down, mine, local.net)
+        moved = tree.sub(down["first"], mine["w0"])
+        wp = self._mix(what, down["model"], moved, mine, local.net)
+        return {"model": what}, mine | {"wp": wp, "on_time": torch.zeros_like(mine["on_time"])}
+
+    def _mix(self, what: Tree, wt: Tree, moved: Tree, mine: Record, net: Net) -> Tree:
+        """Eq. 14, with St from the global movement seen by the client."""
+        st = self.softmaxed(self.cosine(moved, tree.sub(mine["wk"], mine["w0"]), net))
+        return {n: (1 - st[n]) * what[n] + st[n] * wt[n] for n in what}
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return mine["wp"] | mine["stats"]

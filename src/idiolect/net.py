@@ -1,0 +1,126 @@
+"""A plain `nn.Module` as a function of its tree, for one client.
+
+The tree holds the parameters and the floating-point buffers (BatchNorm statistics) under the
+module's own names, so what a method mixes, sends or exports loads back into the plain module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.tree import Tree
+
+
+class _ReachedHead(Exception):
+    """Carries the head's input out of the forward pass."""
+
+
+class Net:
+    """`net(params, x)` are logits; `features` is what goes into the head, `classify` the head."""
+
+    def __init__(self, module: nn.Module, *, training: bool = False):
+        self.module = deepcopy(module).train(training).requires_grad_(False)
+        self.training = training
+        for layer in self.module.modules():
+            if isinstance(layer, _BatchNorm) and layer.track_running_stats:
+                if layer.momentum is None:
+                    raise UserError(
+                        "BatchNorm with momentum=None (cumulative statistics) is not supported; "
+                        "give it a momentum, e.g. 0.1"
+                    )
+                layer.num_batches_tracked = None  # a counter nothing reads once momentum is set
+        self.weights = tuple(n for n, _ in self.module.named_parameters())
+        self.stats = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
+        self.names = self.weights + self.stats
+        self._head_name, self._head = _find_head(self.module)
+        prefix = f"{self._head_name}."
+        self.head = tuple(n for n in self.names if n.startswith(prefix))
+        self.body = tuple(n for n in self.names if not n.startswith(prefix))
+
+    @property
+    def couples(self) -> bool:
+        """In training, a sample's output depends on the others in its batch (BatchNorm)."""
+        return self.training and any(isinstance(m, _BatchNorm) for m in self.module.modules())
+
+    def __call__(self, params: Tree, x: Tensor) -> Tensor:
+        return functional_call(self.module, params, (x,))
+
+    def features(self, params: Tree, x: Tensor) -> Tensor:
+        """The input of the head; needs only the body's leaves."""
+
+        def stop(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            raise _ReachedHead(inputs[0])
+
+        hook = self._head.register_forward_pre_hook(stop)
+        try:
+            functional_call(self.module, tree.drop(params, self.head), (x,))
+        except _ReachedHead as reached:
+            h: Tensor = reached.args[0]
+            return h
+        finally:
+            hook.remove()
+        raise UserError(f"the model's forward never calls its head '{self._head_name}'")
+
+    def classify(self, params: Tree, h: Tensor) -> Tensor:
+        """Logits from features; needs only the head's leaves."""
+        cut = len(self._head_name) + 1
+        return functional_call(self._head, {n[cut:]: params[n] for n in self.head}, (h,))
+
+    def part(self, spec: str) -> tuple[str, ...]:
+        """Names chosen by `spec`: head, body, norm, none, all, or name patterns like 'body.0.*'."""
+        if spec in ("head", "body"):
+            return self.head if spec == "head" else self.body
+        if spec == "none":
+            return ()
+        if spec == "all":
+            return self.names
+        if spec == "norm":
+            owners = tuple(
+                f"{n}." for n, m in self.module.named_modules() if "Norm" in type(m).__name__
+            )
+            return tuple(n for n in self.names if n.startswith(owners))
+        patterns = [p.strip() for p in spec.split(",")]
+        found = tuple(n for n in self.names if any(fnmatchcase(n, p) for p in patterns))
+        if not found:
+            raise UserError(f"no parameter matches '{spec}'; names are {', '.join(self.names)}")
+        return found
+
+    def stages(self, count: int | str) -> list[tuple[str, ...]]:
+        """The weights in stages: 1 whole, 2 body and head, 'tensor' each on its own."""
+        if count == "tensor":
+            return [(n,) for n in self.weights]
+        if count == 1:
+            return [self.weights]
+        if count == 2:
+            body = tuple(n for n in self.weights if n not in self.head)
+            return [body, tuple(n for n in self.weights if n in self.head)]
+        raise UserError(f"stages must be 1, 2 or 'tensor', not {count!r}")
+
+
+def initial_tree(module: nn.Module, net: Net, dtype: torch.dtype) -> Tree:
+    """The module's own values under the net's names."""
+    state = module.state_dict()
+    return {n: state[n].detach().to(dtype).clone() for n in net.names}
+
+
+def _find_head(module: nn.Module) -> tuple[str, nn.Module]:
+    """The layer called `head`, else the last linear layer."""
+    if isinstance(getattr(module, "head", None), nn.Module):
+        return "head", module.head  # type: ignore[return-value]
+    linear: Sequence[tuple[str, nn.Module]] = [
+        (n, m) for n, m in module.named_modules() if isinstance(m, nn.Linear)
+    ]
+    if not linear:
+        raise UserError(
+            "the model has no linear layer to serve as head; name its last layer 'head'"
+        )
+    return linear[-1]

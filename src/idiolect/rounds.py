@@ -1,0 +1,433 @@
+"""The round loop: schedule, local work, aggregation, evaluation."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from idiolect import schedule as schedules
+from idiolect import tree
+from idiolect.engine.base import Engine, Part
+from idiolect.engine.loop import LoopEngine
+from idiolect.engine.stacked import StackedEngine
+from idiolect.errors import UserError, did_you_mean
+from idiolect.federation import Federation
+from idiolect.method import Down, Method, Server, Ups, cross_entropy
+from idiolect.net import initial_tree
+from idiolect.schedule import Clock, Participation, Stragglers, Turn
+from idiolect.tree import Record, Table, Tree
+
+ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+EVALUATED_TOGETHER = 256  # clients whose models are on the device at once while testing
+
+SERIES = ("before", "after", "global")
+
+
+@dataclass
+class Round:
+    """Everything one round produced; round 0 is the starting point before any training."""
+
+    round: int
+    started: list[int]
+    arrived: list[int]
+    staleness: list[int]
+    clients: dict[str, np.ndarray]
+    logs: Tree = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    samples: int = 0
+    train_loss: float = float("nan")
+    seconds: float = 0.0
+    seconds_eval: float = 0.0
+
+
+class Simulation:
+    """One method on one federation, round by round."""
+
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        model: nn.Module,
+        *,
+        rounds: int,
+        seed: int = 0,
+        participation: Participation | float = 1.0,
+        stragglers: Stragglers | None = None,
+        clock: Clock | None = None,
+        schedule: Sequence[Any] | None = None,
+        engine: str = "stacked",
+        device: str = "auto",
+        dtype: str = "float32",
+        init: Mapping[str, Tensor] | None = None,
+        clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
+        eval_every: int = 1,
+    ):
+        if rounds < 1:
+            raise UserError(f"rounds must be at least 1, not {rounds}")
+        if eval_every < 1:
+            raise UserError(f"eval_every must be at least 1, not {eval_every}")
+        self.method, self.federation, self.rounds, self.seed = method, federation, rounds, seed
+        self.eval_every = eval_every
+        self.device = _device(device)
+        if dtype not in DTYPES:
+            raise did_you_mean(dtype, DTYPES, "dtype")
+        self.dtype = DTYPES[dtype]
+        check_model(model, federation)
+        self.engine = _engine(engine, federation, model, seed, self.device, self.dtype)
+        self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
+        start = initial_tree(model, self.engine.net, self.dtype)
+        self.start_tree = {n: v.to(self.device) for n, v in _overlay(start, init).items()}
+        self._clients_init = {
+            int(i): _overlay({n: v.cpu() for n, v in self.start_tree.items()}, w)
+            for i, w in (clients_init or {}).items()
+        }
+        sizes = {i: len(federation.train[i]) for i in federation.seen}
+        self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
+        state = method.server_init(self.engine.net, dict(self.start_tree))
+        self.server = Server(state, net=self.engine.net, sizes=sizes)
+        self.mine = Table(self._client_init)
+        self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
+        self.round = 0
+        self._metrics = _blank_metrics(federation.n_clients)
+
+    def _schedule(
+        self,
+        recorded: Sequence[Any] | None,
+        participation: Participation | float,
+        stragglers: Stragglers | None,
+        clock: Clock | None,
+        clients: list[int],
+    ) -> list[Turn]:
+        if recorded is not None:
+            turns = schedules.schedule_from(recorded)
+            strange = {i for t in turns for i in t.start} - set(clients)
+            if strange:
+                raise UserError(
+                    f"the schedule names client {min(strange)}, which does not take part here"
+                )
+            if len(turns) < self.rounds:
+                raise UserError(
+                    f"the schedule has {len(turns)} rounds but {self.rounds} were asked for"
+                )
+            return turns[: self.rounds]
+        if not isinstance(participation, Participation):
+            participation = Participation("fixed", float(participation))
+        return schedules.make(
+            clients,
+            self.rounds,
+            self.seed,
+            asynchronous=self.method.asynchronous,
+            participation=participation,
+            stragglers=stragglers,
+            clock=clock,
+        )
+
+    def _client_init(self, ids: list[int]) -> Record:
+        start = tree.expand(self.start_tree, len(ids))
+        if self._clients_init:
+            rows = [self._clients_init.get(i, self.start_tree) for i in ids]
+            start = {n: torch.stack([r[n].to(self.device) for r in rows]) for n in self.start_tree}
+        return self.method.client_init(start, self.engine.local(ids, 0))
+
+    # --- rounds ---
+
+    def start(self) -> Round:
+        """Round 0: test the starting point."""
+        began = time.perf_counter()
+        self._evaluate()
+        seconds = time.perf_counter() - began
+        clients = self._columns(Turn())
+        return Round(0, [], [], [], clients, seconds=seconds, seconds_eval=seconds)
+
+    def step(self) -> Round:
+        """One round of the schedule."""
+        if self.round >= self.rounds:
+            raise UserError(f"all {self.rounds} rounds are done")
+        began, method, t = time.perf_counter(), self.method, self.round
+        turn = self.turns[t]
+        self.server.round, self.server.logs = t, {}
+        result = Round(t + 1, turn.start, list(turn.arrive), [], {})
+        fresh: Record = {}
+        if turn.start:
+            self.server = method.prepare(self.server, turn.start)
+            down = self._download(turn.start)
+            result.bytes_down += down.nbytes(len(turn.start))
+            mine = self.engine.to_device(self.mine[turn.start])
+            fitted = self.engine.fit(method, down, mine, turn.start, t)
+            self.mine[turn.start] = fitted.mine
+            fresh = fitted.up
+            result.samples, result.logs = fitted.samples, fitted.logs
+            result.train_loss = float(fitted.train_loss.mean())
+            if self._tests_now:
+                result.seconds_eval += self._test("after", fitted.trained, turn.start)
+        ups = self._receive(turn, fresh, t, result)
+        if len(ups) or method.asynchronous:
+            self.server = method.aggregate(self.server, ups)
+        result.staleness = [t - s for s in turn.arrive.values()]
+        result.logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
+        tested = self._tests_now
+        self.round = t + 1
+        if tested:
+            result.seconds_eval += self._evaluate()
+        result.clients = self._columns(turn, blank=not tested)
+        result.seconds = time.perf_counter() - began
+        return result
+
+    @property
+    def _tests_now(self) -> bool:
+        """Whether the round in progress is evaluated."""
+        return (self.round + 1) % self.eval_every == 0 or self.round + 1 == self.rounds
+
+    def _download(self, who: Sequence[int], since: Sequence[int] | None = None) -> Down:
+        down = self.method.download(self.server, list(who), since)
+        return Down(self.engine.to_device(down.shared), self.engine.to_device(down.each))
+
+    def _receive(self, turn: Turn, fresh: Record, t: int, result: Round) -> Ups:
+        """Put together what reaches the server: this round's work and late work."""
+        late = {i: s for i, s in turn.arrive.items() if s < t}
+        record = fresh
+        if late or list(turn.arrive) != turn.start:
+            rows = {i: tree.row(fresh, k) for k, i in enumerate(turn.start)}
+            rows |= self._rejoin(late, t, result)
+            for i in turn.start:
+                if i not in turn.arrive and i not in turn.lost:
+                    self.pending[i] = (t, tree.each(lambda x: x.cpu(), rows[i]))
+            record = tree.pile([rows[i] for i in turn.arrive])
+        result.bytes_up += tree.nbytes(record)
+        ids = list(turn.arrive)
+        sizes = [self.server.sizes[i] for i in ids]
+        return Ups(
+            record,
+            ids,
+            torch.tensor(sizes, dtype=self.dtype, device=self.device),
+            list(turn.arrive.values()),
+            t,
+            sorted(s for s, _ in self.pending.values()),
+        )
+
+    def _rejoin(self, late: dict[int, int], t: int, result: Round) -> dict[int, Record]:
+        """Late clients see the present before their work is used."""
+        if not late:
+            return {}
+        ids = list(late)
+        up = self.engine.to_device(tree.pile([self.pending.pop(i)[1] for i in ids]))
+        if type(self.method).rejoin is not Method.rejoin:
+            down = self._download(ids, list(late.values()))
+            result.bytes_down += down.nbytes(len(ids))
+            mine = self.engine.to_device(self.mine[ids])
+            local = self.engine.local(ids, t)
+            seen = down.stacked(len(ids))
+            up, mine = self.method.rejoin(seen, mine, up, local)
+            self.mine[ids] = mine
+            if self._tests_now:
+                result.seconds_eval += self._test("after", self.method.trained(seen, up, mine), ids)
+        return {i: tree.row(up, k) for k, i in enumerate(ids)}
+
+    # --- evaluation ---
+
+    def _evaluate(self) -> float:
+        """Test what every client would predict with now, and the shared model if there is one."""
+        began = time.perf_counter()
+        everyone = list(range(self.federation.n_clients))
+        for at in range(0, len(everyone), EVALUATED_TOGETHER):
+            ids = everyone[at : at + EVALUATED_TOGETHER]
+            self._test("before", self._personal(ids), ids)
+        shared = self.method.shared(self.server)
+        if shared is not None and set(shared) == set(self.engine.net.names):
+            self._test("global", tree.expand(shared, len(everyone)), everyone)
+        if self.round == self.rounds and self.federation.unseen:
+            self._adapt_unseen(list(self.federation.unseen))
+        return time.perf_counter() - began
+
+    def _personal(self, ids: list[int]) -> Tree:
+        mine = self.engine.to_device(self.mine[ids])
+        return self.method.personal(self._download(ids).stacked(len(ids)), mine)
+
+    def _adapt_unseen(self, ids: list[int]) -> None:
+        """Held-out clients train once on what the server would send them; nothing goes back."""
+        mine = self.engine.to_device(self.mine[ids])
+        fitted = self.engine.fit(self.method, self._download(ids), mine, ids, self.round)
+        self._test("after", fitted.trained, ids)
+
+    def _test(self, series: str, params: Tree, ids: Sequence[int]) -> float:
+        began = time.perf_counter()
+        parts: list[tuple[str, Part]] = [("", "test")]
+        if series != "global" and any(len(self.federation.val[i]) for i in ids):
+            parts.append(("val_", "val"))
+        for prefix, part in parts:
+            correct, loss = self.engine.evaluate(params, ids, part)
+            sizes = np.array([len(self.engine.data.parts[part][i]) for i in ids])
+            with np.errstate(invalid="ignore"):
+                self._metrics[f"{prefix}accuracy_{series}"][list(ids)] = correct.numpy() / sizes
+                self._metrics[f"{prefix}loss_{series}"][list(ids)] = loss.numpy() / sizes
+        return time.perf_counter() - began
+
+    def _columns(self, turn: Turn, blank: bool = False) -> dict[str, np.ndarray]:
+        n, fed = self.federation.n_clients, self.federation
+        late = np.full(n, -1, dtype=np.int16)
+        for i, s in turn.arrive.items():
+            late[i] = self.round - 1 - s
+        columns: dict[str, np.ndarray] = {
+            "client": np.arange(n, dtype=np.int32),
+            "train_size": fed.sizes("train").numpy().astype(np.int32),
+            "val_size": fed.sizes("val").numpy().astype(np.int32),
+            "test_size": fed.sizes("test").numpy().astype(np.int32),
+            "started": np.isin(np.arange(n), turn.start),
+            "arrived": np.isin(np.arange(n), list(turn.arrive)),
+            "staleness": late,
+            "unseen": np.isin(np.arange(n), list(fed.unseen)),
+        }
+        nothing = np.full(n, np.nan)
+        return columns | {k: nothing if blank else v.copy() for k, v in self._metrics.items()}
+
+    # --- state ---
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a resume needs: tensors by flat name, and JSON-able meta."""
+        tables = {k: v for k, v in self.server.items() if isinstance(v, Table)}
+        everything = {
+            "server": {k: v for k, v in self.server.items() if k not in tables},
+            "tables": {k: _by_text(v.rows) for k, v in tables.items()},
+            "mine": _by_text(self.mine.rows),
+            "pending": _by_text({i: row for i, (_, row) in self.pending.items()}),
+            "metrics": {k: torch.from_numpy(v) for k, v in self._metrics.items()},
+        }
+        host = {
+            n: v.detach().to("cpu").contiguous().clone() for n, v in tree.leaves(everything).items()
+        }
+        since = {str(i): s for i, (s, _) in self.pending.items()}
+        return host, {"round": self.round, "pending": since}
+
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Continue from `state()`."""
+        state = tree.nest(tensors)
+        self.server |= self.engine.to_device(state["server"])
+        for key, rows in state["tables"].items():
+            self.server[key].rows = _by_id(rows)
+        self.mine.rows = _by_id(state["mine"])
+        since = meta["pending"]
+        self.pending = {i: (since[str(i)], row) for i, row in _by_id(state["pending"]).items()}
+        self._metrics = {k: state["metrics"][k].numpy().copy() for k in self._metrics}
+        self.round = int(meta["round"])
+
+    def server_model(self) -> Tree | None:
+        """The shared model under the plain module's names, if the method has a whole one."""
+        shared = self.method.shared(self.server)
+        return None if shared is None else self._exported(shared)
+
+    def personal_model(self, client: int) -> Tree:
+        """What the client predicts with, loadable into the plain module."""
+        return self._exported(tree.client(self._personal([client]), 0))
+
+    def _exported(self, params: Tree) -> Tree:
+        full = dict(self._module_state)
+        return full | {n: v.detach().cpu().contiguous().clone() for n, v in params.items()}
+
+
+def _by_text(rows: Mapping[int, Record]) -> Record:
+    return {str(i): row for i, row in rows.items()}
+
+
+def _by_id(rows: Record) -> dict[int, Record]:
+    return {int(i): row for i, row in rows.items()}
+
+
+def _blank_metrics(n: int) -> dict[str, np.ndarray]:
+    names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
+    names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
+    return {name: np.full(n, np.nan) for name in names}
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device '{name}'; use auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device 'cuda' asked for but this machine has none; use --device cpu")
+    return device
+
+
+def check_model(model: nn.Module, federation: Federation) -> None:
+    """A model whose input or output does not fit the data is told so before anything runs."""
+    x = federation.x[:2].clone()
+    if x.dtype == torch.uint8 or x.is_floating_point():
+        x = x.to(next(model.parameters()).dtype)
+    was = model.training
+    try:
+        with torch.no_grad():
+            out = model.eval()(x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"the model cannot take samples of shape {tuple(federation.shape)}: {reason}"
+        ) from None
+    finally:
+        model.train(was)
+    if tuple(out.shape[1:]) != (federation.classes,):
+        raise UserError(
+            f"the model's output has shape {tuple(out.shape[1:])} but the data has "
+            f"{federation.classes} classes; build the model with classes={federation.classes}"
+        )
+
+
+def _overlay(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
+    """Replace starting values by given ones, names and shapes checked."""
+    out = dict(start)
+    for name, value in (given or {}).items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        if name not in start:
+            raise did_you_mean(name, start, "parameter in the initial weights")
+        if tuple(value.shape) != tuple(start[name].shape):
+            raise UserError(
+                f"initial weight '{name}' has shape {tuple(value.shape)}, "
+                f"the model needs {tuple(start[name].shape)}"
+            )
+        if not bool(torch.isfinite(torch.as_tensor(value)).all()):
+            raise UserError(f"initial weight '{name}' holds NaN or infinite values")
+        out[name] = torch.as_tensor(value).to(start[name])
+    return out
+
+
+def _engine(
+    name: str,
+    federation: Federation,
+    model: nn.Module,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Engine:
+    if name not in ENGINES:
+        raise did_you_mean(name, ENGINES, "engine")
+    engine = ENGINES[name](federation, model, seed=seed, device=device, dtype=dtype)
+    if name == "stacked" and (reason := _cannot_stack(engine, model)):
+        warnings.warn(
+            f"the model cannot be stacked ({reason}); using the loop engine, which is slower",
+            stacklevel=3,
+        )
+        return LoopEngine(federation, model, seed=seed, device=device, dtype=dtype)
+    return engine
+
+
+def _cannot_stack(engine: Engine, model: nn.Module) -> str | None:
+    """Try one tiny training step of two stacked clients."""
+    start = initial_tree(model, engine.net, engine.dtype)
+    local = engine.local([0, 0], 0)
+    two = {n: v.to(engine.device).expand(2, *v.shape).clone() for n, v in start.items()}
+    try:
+        local.sgd(cross_entropy, two, lr=0.0, steps=1, batch_size=2, purpose="probe")
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return str(error).splitlines()[0]
+    return None

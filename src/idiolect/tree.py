@@ -1,0 +1,236 @@
+"""Trees: dicts of tensors. On the client side every leaf has a leading client axis K.
+
+A *tree* is `dict[str, Tensor]`; a *record* is a tree of trees (what messages and private state are
+made of), flattened to `part/name` when it is counted, sent or written to disk. Maths over clients
+is matrix algebra on the flattened stack `[K, D]`: similarity is one GEMM, mixing is one GEMM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+Record = dict[str, Any]
+
+
+def apply(fn: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
+    """`fn` leaf by leaf; the first tree names the leaves."""
+    return {name: fn(*(t[name] for t in trees)) for name in trees[0]}
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    return apply(torch.add, a, b)
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    return apply(torch.sub, a, b)
+
+
+def mul(a: Tree, b: Tree) -> Tree:
+    return apply(torch.mul, a, b)
+
+
+def scale(a: Tree, by: Tensor | float) -> Tree:
+    """Multiply by a number, or client k by `by[k]`."""
+    if isinstance(by, Tensor) and by.ndim:
+        return {n: x * column(by, x) for n, x in a.items()}
+    return {n: x * by for n, x in a.items()}
+
+
+def lerp(a: Tree, b: Tree, weight: Tensor | float) -> Tree:
+    """`(1 - weight) * a + weight * b`, weight a number or one value per client."""
+    return add(scale(a, 1 - weight), scale(b, weight))
+
+
+def where(mask: Tensor, a: Tree, b: Tree) -> Tree:
+    """Client k's tree from `a` where `mask[k]`, else from `b`."""
+    return {n: torch.where(column(mask, a[n]), a[n], b[n]) for n in a}
+
+
+def column(by: Tensor, like: Tensor) -> Tensor:
+    """View `[K]` so that it broadcasts over the leaf `like` `[K, ...]`, in its dtype."""
+    by = by.to(like.device)
+    by = by if by.dtype == torch.bool else by.to(like.dtype)
+    return by.view(-1, *([1] * (like.ndim - 1)))
+
+
+def pick(tree: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
+    """The leaves called `names`, in that order, where the tree has them."""
+    return {n: tree[n] for n in names if n in tree}
+
+
+def drop(tree: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
+    gone = set(names)
+    return {n: x for n, x in tree.items() if n not in gone}
+
+
+def zeros_like(tree: Tree) -> Tree:
+    return apply(torch.zeros_like, tree)
+
+
+def clone(tree: Tree) -> Tree:
+    return {n: x.clone(memory_format=torch.contiguous_format) for n, x in tree.items()}
+
+
+def expand(tree: Tree, k: int) -> Tree:
+    """One shared tree seen by K clients, without copying."""
+    return {n: x.expand(k, *x.shape) for n, x in tree.items()}
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    return {n: torch.stack([t[n] for t in trees]) for n in trees[0]}
+
+
+def client(tree: Tree, k: int) -> Tree:
+    """Client k's leaves, without the client axis."""
+    return {n: x[k] for n, x in tree.items()}
+
+
+def flat(tree: Tree) -> Tensor:
+    """The stack as one matrix `w_KD`."""
+    return torch.cat([x.reshape(x.shape[0], -1) for x in tree.values()], 1)
+
+
+def unflat(w_KD: Tensor, like: Tree) -> Tree:
+    """Inverse of `flat`, with the names and leaf shapes of `like` (any number of clients)."""
+    out: Tree = {}
+    at = 0
+    for name, x in like.items():
+        width = x[0].numel()
+        out[name] = w_KD[:, at : at + width].reshape(w_KD.shape[0], *x.shape[1:])
+        at += width
+    return out
+
+
+def mix(weight: Tensor, tree: Tree) -> Tree:
+    """`sum_j weight[j] * tree_j`, without client axis; or row i of `weight [I, K]` for client i."""
+    mixed: Tree = {}
+    for name, x in tree.items():
+        w = weight.to(x.device, x.dtype)
+        mixed[name] = (w @ x.reshape(x.shape[0], -1)).reshape(*w.shape[:-1], *x.shape[1:])
+    return mixed
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """Inner product per client `[K]`."""
+    total = [(a[n] * b[n]).reshape(a[n].shape[0], -1).sum(1) for n in a]
+    return torch.stack(total).sum(0)
+
+
+def cosine(a: Tree, b: Tree) -> Tensor:
+    """Cosine per client; 0 where one of the two does not move (the angle is undefined there)."""
+    norms = (dot(a, a) * dot(b, b)).sqrt()
+    return torch.where(norms > 0, dot(a, b) / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
+
+
+def cosines(tree: Tree) -> Tensor:
+    """Cosine between every two clients `[K, K]`: one GEMM."""
+    w_KD = flat(tree)
+    unit = w_KD / w_KD.norm(dim=1, keepdim=True).clamp_min(torch.finfo(w_KD.dtype).tiny)
+    return unit @ unit.T
+
+
+def square_distances(a: Tree, b: Tree) -> Tensor:
+    """`|a_i - b_j|^2` for every i, j, leaf by leaf and by differences: cancellation in the
+    `|a|^2 - 2ab + |b|^2` form would swamp the small distances the weights depend on."""
+    total: Tensor | float = 0.0
+    for name, x in a.items():
+        u, v = x.reshape(x.shape[0], -1), b[name].reshape(b[name].shape[0], -1)
+        rows = [(row - v).square().sum(1) for row in u]
+        total = total + torch.stack(rows)
+    assert isinstance(total, Tensor)
+    return total
+
+
+# --- records: trees of trees -------------------------------------------------------------------
+
+
+def leaves(record: Record, prefix: str = "") -> Tree:
+    """Flatten a record to `part/name` leaves; an empty part leaves an empty tensor at `part/`."""
+    out: Tree = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            inner = leaves(dict(value), f"{prefix}{key}/")
+            out |= inner or {f"{prefix}{key}/": torch.empty(0)}
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+def nest(flat_leaves: Mapping[str, Tensor]) -> Record:
+    """Inverse of `leaves`."""
+    out: Record = {}
+    for path, value in flat_leaves.items():
+        *parts, name = path.split("/")
+        at = out
+        for part in parts:
+            at = at.setdefault(part, {})
+        if name:
+            at[name] = value
+    return out
+
+
+def each(fn: Callable[[Tensor], Tensor], record: Record) -> Record:
+    """`fn` on every leaf of a record."""
+    return {k: each(fn, v) if isinstance(v, Mapping) else fn(v) for k, v in record.items()}
+
+
+def join(records: Sequence[Record]) -> Record:
+    """Records of several groups of clients, one after the other along the client axis."""
+    if len(records) == 1:
+        return records[0]
+    out: Record = {}
+    for key, value in records[0].items():
+        parts = [r[key] for r in records]
+        out[key] = join(parts) if isinstance(value, Mapping) else torch.cat(parts)
+    return out
+
+
+def row(record: Record, k: int) -> Record:
+    """Client k's part of a record, without the client axis."""
+    return each(lambda x: x[k], record)
+
+
+def pile(records: Sequence[Record]) -> Record:
+    """Inverse of `row`: one client's record each, stacked."""
+    if not records:
+        return {}
+    return {
+        key: pile([r[key] for r in records])
+        if isinstance(value, Mapping)
+        else torch.stack([r[key] for r in records])
+        for key, value in records[0].items()
+    }
+
+
+def nbytes(record: Record) -> int:
+    return sum(x.numel() * x.element_size() for x in leaves(record).values())
+
+
+class Table:
+    """One record per client id, kept off the device: what the server remembers of each client, or
+    the clients' private state while they are away. Rows nobody wrote are made by `default`."""
+
+    def __init__(self, default: Record | Callable[[list[int]], Record]):
+        self._default = default
+        self.rows: dict[int, Record] = {}
+
+    def __getitem__(self, ids: Sequence[int]) -> Record:
+        missing = [i for i in ids if i not in self.rows]
+        if missing:
+            self[missing] = self._fresh(missing)
+        return pile([self.rows[i] for i in ids])
+
+    def __setitem__(self, ids: Sequence[int], record: Record) -> None:
+        host = each(lambda x: x.detach().to("cpu"), record)
+        for k, i in enumerate(ids):
+            self.rows[int(i)] = each(torch.Tensor.clone, row(host, k))
+
+    def _fresh(self, ids: list[int]) -> Record:
+        if callable(self._default):
+            return self._default(ids)
+        return each(lambda x: x.expand(len(ids), *x.shape), self._default)

@@ -1,0 +1,117 @@
+"""The small problems the tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from idiolect.federation import Federation
+from idiolect.rounds import Simulation
+
+GOLDEN = Path(__file__).parent / "golden"
+ENGINES = ("loop", "stacked")
+
+torch.set_num_threads(1)  # tests run side by side
+
+
+class SmallNet(nn.Module):
+    """The network of the golden problem; `norm` adds BatchNorm, `drop` dropout."""
+
+    def __init__(self, classes: int = 5, norm: bool = False, drop: float = 0.0) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(1, 4, 3)]
+        if norm:
+            layers.append(nn.BatchNorm2d(4))
+        layers += [nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten()]
+        if drop:
+            layers.append(nn.Dropout(drop))
+        layers += [nn.Linear(72, 24), nn.ReLU()]
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(24, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+class Golden:
+    """One file of numbers made by the authors' own programs."""
+
+    def __init__(self, name: str) -> None:
+        self.arrays = np.load(GOLDEN / f"{name}.npz", allow_pickle=False)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.from_numpy(self.arrays[key])
+
+    def tree(self, prefix: str) -> dict[str, Tensor]:
+        cut = len(prefix) + 1
+        names = [n for n in self.arrays if n.startswith(f"{prefix}/") and n.count("/", cut) == 0]
+        return {n[cut:]: self[n] for n in names}
+
+
+@pytest.fixture(scope="session")
+def golden_federation() -> Federation:
+    problem = Golden("problem")
+    parts = ("x_train", "y_train", "x_test", "y_test")
+    clients = [{p: problem[f"client{i}/{p}"] for p in parts} for i in range(4)]
+    return Federation.from_arrays(clients, classes=5)
+
+
+@pytest.fixture(scope="session")
+def golden_start() -> dict[str, Tensor]:
+    return Golden("problem").tree("init")
+
+
+def ragged_federation(
+    sizes: tuple[int, ...] = (24, 30, 7, 40, 33), classes: int = 5, seed: int = 0
+) -> Federation:
+    """Clients of different size with learnable labels."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(size=(classes, 1, 12, 12))
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.integers(0, classes, n)
+        return means[y] + rng.normal(size=(n, 1, 12, 12)), y
+
+    clients = []
+    for n in sizes:
+        (x, y), (x_test, y_test) = draw(n), draw(12)
+        clients.append({"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test})
+    return Federation.from_arrays(clients, classes=classes)
+
+
+@pytest.fixture(scope="session")
+def ragged() -> Federation:
+    return ragged_federation()
+
+
+@pytest.fixture(scope="session")
+def small_net() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return SmallNet()
+
+
+def simulation(method, federation, model, rounds=3, **options) -> Simulation:  # type: ignore[no-untyped-def]
+    settings = {"device": "cpu", "dtype": "float64", "engine": "stacked"} | options
+    return Simulation(method, federation, model, rounds=rounds, **settings)
+
+
+def run(method, federation, model, rounds=3, **options) -> Simulation:  # type: ignore[no-untyped-def]
+    sim = simulation(method, federation, model, rounds, **options)
+    for _ in range(rounds):
+        sim.step()
+    return sim
+
+
+def assert_close(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float = 1e-5, what: str = ""
+) -> None:
+    assert set(theirs) <= set(ours), f"{what}: missing {set(theirs) - set(ours)}"
+    for name, value in theirs.items():
+        gap = (ours[name].double() - value.double()).abs().max().item()
+        assert gap <= atol, f"{what} {name}: off by {gap:.2e}"
