@@ -4,38 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, fields
+from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from idiolect.errors import UserError, did_you_mean
 from idiolect.method import Method
-from idiolect.methods.fedas import FedAS
-from idiolect.methods.fedavg import FedAvg
-from idiolect.methods.fedavg_async import FedAsync, FedAvgAsync
-from idiolect.methods.feddwa import FedDWA
-from idiolect.methods.fedper import FedPer
-from idiolect.methods.lga import LGA
-from idiolect.methods.local import LocalOnly
-from idiolect.methods.pflego import PFLEGO
-from idiolect.methods.plga import PLGA
-from idiolect.methods.spfl import SPFL, SPFLW
 
-REGISTRY: dict[str, type[Method]] = {
-    m.name: m
-    for m in (
-        LocalOnly,
-        FedAvg,
-        FedPer,
-        SPFL,
-        SPFLW,
-        LGA,
-        PLGA,
-        FedAvgAsync,
-        FedAsync,
-        FedDWA,
-        PFLEGO,
-        FedAS,
-    )
-}
+FILES = (
+    "local",
+    "fedavg",
+    "fedper",
+    "spfl",
+    "fedavg_async",
+    "lga",
+    "plga",
+    "feddwa",
+    "pflego",
+    "fedas",
+)
+
+
+def _methods_of(file: str) -> list[type[Method]]:
+    """The methods a file defines: its concrete classes with a name of their own."""
+    module = import_module(f"idiolect.methods.{file}")
+    return [
+        v
+        for v in vars(module).values()
+        if isinstance(v, type)
+        and issubclass(v, Method)
+        and v.__module__ == module.__name__
+        and "name" in vars(v)
+    ]
+
+
+REGISTRY: dict[str, type[Method]] = {m.name: m for file in FILES for m in _methods_of(file)}
 
 
 def build(section: Mapping[str, Any] | str) -> Method:

@@ -3,8 +3,8 @@
 A straggler trained `w_k` from `w_0`; meanwhile the global model went from `w_1` (the first
 aggregate without it) to `w_t`. Before its late work is averaged, the straggler leaps over what it missed:
 
-    S = cos(w_1 - w_0, w_k - w_0),   St = e^S / (e + e^S)                          (8), (13)
-    what = w_t + St (w_k - w_0) * (w_k - w_0) * (w_t - w_1) + (w_k - w_0)          (11)
+    S = cos(w_1 - w_0, w_k - w_0),   St = e^S / (e + e^S)                        (8), (13)
+    what = w_t + St (w_k - w_0) * (w_k - w_0) * (w_t - w_1) + (w_k - w_0)        (11)
 
 with `w_0` instead of the leading `w_t` in Eq. (10). All arrivals are averaged by sample count.
 
