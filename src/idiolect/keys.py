@@ -10,13 +10,17 @@ from zlib import crc32
 
 import numpy as np
 
-
-def rng(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """A generator of its own for one purpose at one place."""
-    entropy = [seed, crc32(purpose.encode()), *where]
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+from idiolect.errors import UserError
 
 
-def torch_seed(seed: int, purpose: str, *where: int) -> int:
+def rng(seed: int, *purpose: str | int) -> np.random.Generator:
+    """A generator of its own for one purpose at one place, e.g. `rng(0, "shuffle", client, 3)`."""
+    if type(seed) is not int or seed < 0:
+        raise UserError(f"seed must be a whole number of at least 0, got {seed!r}")
+    words = [crc32(p.encode()) if isinstance(p, str) else p for p in purpose]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *words])))
+
+
+def torch_seed(seed: int, *purpose: str | int) -> int:
     """A seed for torch's own generators (dropout masks)."""
-    return int(rng(seed, purpose, *where).integers(2**62))
+    return int(rng(seed, *purpose).integers(2**62))

@@ -1,7 +1,7 @@
 """LGA: leap gradient approximation for stragglers (asynchronous).
 
 A straggler trained `w_k` from `w_0`; meanwhile the global model went from `w_1` (the first
-aggregate without it) to `w_t`. Before its late work is averaged, the straggler leaps over what it missed:
+aggregate without it) to `w_t`. Before its late work is averaged, it leaps over what it missed:
 
     S = cos(w_1 - w_0, w_k - w_0),   St = e^S / (e + e^S)                        (8), (13)
     what = w_t + St (w_k - w_0) * (w_k - w_0) * (w_t - w_1) + (w_k - w_0)        (11)

@@ -1,0 +1,46 @@
+"""Where datasets are looked for, and how they are fetched."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from idiolect.errors import UserError
+
+DEBIAN = Path("/usr/share/datasets")
+
+
+def cache_dir() -> Path:
+    """IDIOLECT_CACHE, else the user's cache folder."""
+    if own := os.environ.get("IDIOLECT_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "idiolect"
+
+
+def roots() -> list[Path]:
+    """Folders that hold one folder per dataset, in the order they are searched."""
+    own = os.environ.get("IDIOLECT_DATA")
+    return [*([Path(own).expanduser()] if own else []), cache_dir() / "data", DEBIAN]
+
+
+def hub_installed() -> bool:
+    return importlib.util.find_spec("huggingface_hub") is not None
+
+
+def fetch(name: str, repository: str) -> Path:
+    """Copy a hub dataset's parquet files to the user's cache; all of them or none."""
+    from huggingface_hub import snapshot_download
+
+    target = cache_dir() / "data" / name
+    unfinished = target.with_name(f".{name}.unfinished")
+    try:
+        snapshot_download(
+            repository, repo_type="dataset", allow_patterns=["*.parquet"], local_dir=unfinished
+        )
+        if target.exists():  # an older, unusable copy; a usable one would have been found
+            shutil.rmtree(target)
+        os.replace(unfinished, target)
+    except Exception as error:  # the hub raises many kinds, all of them end the same way
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UserError(f"{name}: download of {repository} failed ({reason})") from error
+    return target
