@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,11 +34,12 @@ class Plan:
     batch_size: int | Literal["full"] = 32
     epochs: int = 1
     steps: int = 0  # mini-batches instead of epochs
+    most: int = 0  # of the epochs, only this many mini-batches (0: all)
     order: Order = "shuffled"
     drop_last: bool = False
     purpose: str = "train"
 
-    def batches(
+    def table(
         self,
         y: np.ndarray,
         seed: int,
@@ -46,21 +47,34 @@ class Plan:
         round: int,
         start: int = 0,
         merge_single: bool = False,
-    ) -> list[np.ndarray]:
-        """The client's batches as positions 0..n-1. With `steps`, the first is batch number `start`
-        of an endless sequence of passes, so that a client goes on where its last round stopped.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The client's batches as rows of positions 0..n-1, filled up with its first sample, and
+        the real size of each. With `steps`, the first is batch number `start` of an endless
+        sequence of passes, so that a client goes on where its last round stopped.
         `merge_single` joins a last batch of one sample to the one before (BatchNorm needs two)."""
-
-        def one_pass(round: int, number: int) -> list[np.ndarray]:
-            return self._cut(self._positions(y, seed, client, round, number), merge_single)
-
+        n = len(y)
+        width = n if self.batch_size == "full" else min(self.batch_size, n)
+        count, rest = divmod(n, width)
+        sizes = np.full(count, width)
+        if rest == 1 and merge_single and not self.drop_last:
+            sizes[-1] = width = width + 1
+        elif rest and not self.drop_last:
+            sizes = np.append(sizes, rest)
+        first, last = 0, self.epochs
         if self.steps:
-            per_pass = len(self._cut(np.arange(len(y)), merge_single))
-            first, last = start // per_pass, (start + self.steps - 1) // per_pass
-            run = [b for p in range(first, last + 1) for b in one_pass(-1, p)]
-            at = start - first * per_pass
-            return run[at : at + self.steps]
-        return [b for e in range(self.epochs) for b in one_pass(round, e)]
+            first, last = start // len(sizes), (start + self.steps - 1) // len(sizes) + 1
+            round = -1
+        ends = np.cumsum(sizes)
+        column = np.arange(width)
+        where = np.where(column < sizes[:, None], (ends - sizes)[:, None] + column, 0)
+        passes = [self._positions(y, seed, client, round, p)[where] for p in range(first, last)]
+        rows, sizes = np.concatenate(passes), np.tile(sizes, last - first)
+        if self.steps:
+            at = start - first * len(ends)
+            rows, sizes = rows[at : at + self.steps], sizes[at : at + self.steps]
+        elif self.most:
+            rows, sizes = rows[: self.most], sizes[: self.most]
+        return rows, sizes
 
     def _positions(
         self, y: np.ndarray, seed: int, client: int, round: int, number: int
@@ -71,25 +85,17 @@ class Plan:
             return np.arange(len(y))
         return keys.rng(seed, self.purpose, client, round + 1, number).permutation(len(y))
 
-    def _cut(self, positions: np.ndarray, merge_single: bool) -> list[np.ndarray]:
-        if self.batch_size == "full" or len(positions) <= self.batch_size:
-            return [positions]
-        cut = np.split(positions, range(self.batch_size, len(positions), self.batch_size))
-        if len(cut[-1]) < self.batch_size and self.drop_last:
-            cut.pop()
-        elif len(cut[-1]) == 1 and merge_single:
-            cut[-2:] = [np.concatenate(cut[-2:])]
-        return cut
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sgd(Plan):
-    """Settings of local SGD: `repeat` takes that many steps on each batch."""
+    """Settings of local SGD: `repeat` takes that many steps on each batch; then, for ONE client,
+    `after(params, *extra)` returns the leaves it changes by itself."""
 
     lr: float | Tensor  # one for all, or one per client
     weight_decay: float = 0.0
     momentum: float = 0.0
     repeat: int = 1
+    after: Callable[..., Tree] | None = None
 
 
 class Local(ABC):
@@ -192,3 +198,4 @@ class Local(ABC):
         self.logs: Tree = {}
         self.samples_seen = 0
         self.losses: dict[str, Tensor] = {}  # mean training loss [K] by purpose
+        self.steps: dict[str, Tensor] = {}  # steps of SGD taken [K] by purpose

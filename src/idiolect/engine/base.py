@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,12 +125,9 @@ class Engine(ABC):
     ):
         self.data = Data(federation, device, dtype)
         self.seed, self.device, self.dtype = seed, device, dtype
-        module = self._adapt(module).to(device, dtype)
+        module = deepcopy(module).to(device, dtype)
         self.net = Net(module)
         self.train_net = Net(module, training=True)
-
-    def _adapt(self, module: nn.Module) -> nn.Module:
-        return module
 
     @abstractmethod
     def groups(self, ids: Sequence[int]) -> list[list[int]]:

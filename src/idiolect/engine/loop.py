@@ -33,16 +33,14 @@ class LoopLocal(DataLocal):
         start: Tensor | None,
     ) -> Tree:
         begin = 0 if start is None else int(start[0])
-        batches = how.batches(
-            self.y_host[0], self.seed, self.ids[0], self.round, begin, self.train_net.couples
-        )
+        batches = self._batches(how, begin, self.train_net.couples)
         w = {n: v[0].detach().clone() for n, v in params.items()}
         lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
         velocity: Tree = {}
         total, seen = torch.zeros((), device=self.device, dtype=self.dtype), 0
         with dropout_seed(self.device, self.seed, how.purpose, self.ids[0], self.round):
             for batch in batches:
-                at = torch.as_tensor(batch, device=self.device)
+                at = batch.to(self.device)
                 for _ in range(how.repeat):
                     leaf = {n: w[n].requires_grad_(n in moving) for n in w}
                     out = self._call(loss, self.train_net, leaf, at, extra, x)
@@ -58,8 +56,11 @@ class LoopLocal(DataLocal):
                         w[n] = w[n] - lr * g
                     total = total + value.detach() * len(batch)
                     seen += len(batch)
+                if how.after is not None:
+                    w |= how.after(w, *(_mine(e, at) for e in extra))
         self.samples_seen += seen
         self.losses[how.purpose] = (total / max(seen, 1)).reshape(1)
+        self.steps[how.purpose] = torch.full_like(self.sizes, how.repeat * len(batches))
         return {n: v.unsqueeze(0) for n, v in w.items()}
 
     def grad(
@@ -97,13 +98,13 @@ class LoopLocal(DataLocal):
         plan = Plan(
             1 if per_sample else batch_size, order=order, drop_last=drop_last, purpose="trace"
         )
-        batches = plan.batches(self.y_host[0], self.seed, self.ids[0], self.round)
+        batches = self._batches(plan)
         w = {n: v[0].detach().clone() for n, v in params.items()}
         leaf = {n: v.requires_grad_(n in self.net.weights) for n, v in w.items()}
         weights = [v for v in leaf.values() if v.requires_grad]
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         for batch in batches:
-            at = torch.as_tensor(batch, device=self.device)
+            at = batch.to(self.device)
             value = self._call(loss, self.net, leaf, at, extra, None).mean()
             grads = torch.autograd.grad(value, weights, allow_unused=True)
             total = total + sum(g.square().sum() for g in grads if g is not None)
@@ -116,6 +117,11 @@ class LoopLocal(DataLocal):
         everyone = torch.arange(len(self.y_host[0]), device=self.device)
         out = [self._call(fn, self.net, w, at, extra, None) for at in everyone.split(EVAL_BATCH)]
         return Rows(torch.cat(out))
+
+    def _batches(self, plan: Plan, start: int = 0, merge: bool = False) -> list[Tensor]:
+        where = (self.y_host[0], self.seed, self.ids[0], self.round)
+        rows, sizes = plan.table(*where, start, merge)
+        return [torch.from_numpy(r[:s]) for r, s in zip(rows, sizes, strict=True)]
 
     def _call(
         self, fn: Loss, net: Net, w: Tree, at: Tensor, extra: Sequence[Any], x: Rows | None

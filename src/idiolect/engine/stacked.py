@@ -2,46 +2,36 @@
 
 Each leaf of the tree is `[K, ...]`; the loss of one client is made K wide by `vmap`, and because
 client k's loss depends on client k's row alone, the gradient of the sum is every client's own
-gradient. Clients are sorted by number of steps and the stack shrinks as they finish. A last partial
-batch is filled up with weight-zero samples, except where samples of a batch depend on one another
-(BatchNorm, coupled losses): there clients are grouped by exact batch size instead.
+gradient. A last partial batch is filled up with weight-zero samples, except where samples of a
+batch depend on one another (BatchNorm, coupled losses): there clients are grouped by exact size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from idiolect import tree
 from idiolect.engine.base import DataLocal, Engine, Part
-from idiolect.engine.conv import unfold_convolutions
+from idiolect.engine.graphs import Graphs
 from idiolect.engine.loop import dropout_seed
+from idiolect.engine.steps import Step, Steps
 from idiolect.local import Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
 
 EVAL_BATCH = 512
-FILL = 0.7  # full batches share a stack when the smaller is at least this share of the larger
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of some clients: rows `who` of the stack, sample positions, and their weights."""
-
-    who: slice | Tensor
-    at: Tensor  # [k, B] positions among the clients' samples
-    weight: Tensor | None  # [k, B], rows sum to 1; None = plain mean
-    size: Tensor  # [k] real samples
 
 
 class StackedLocal(DataLocal):
     """K clients at once."""
+
+    graphs: Graphs | None = None  # replayed steps on a GPU
 
     def _sgd(
         self,
@@ -54,48 +44,23 @@ class StackedLocal(DataLocal):
         coupled: bool,
         start: Tensor | None,
     ) -> Tree:
-        exact = coupled or self.train_net.couples
-        begin = [0] * len(self.ids) if start is None else [int(s) for s in start.tolist()]
-        batches = [
-            how.batches(y, self.seed, i, self.round, s, self.train_net.couples)
-            for y, i, s in zip(self.y_host, self.ids, begin, strict=True)
-        ]
-        order = _by_length(batches)
-        stack = {n: v[order.to(v.device)].contiguous() for n, v in params.items()}
-        extra = tuple(_reorder(e, order) for e in extra)
-        lr = how.lr[order.to(how.lr.device)] if isinstance(how.lr, Tensor) else how.lr
-        velocity = {n: torch.zeros_like(stack[n]) for n in moving} if how.momentum else {}
-        total, seen = torch.zeros_like(self.sizes), torch.zeros_like(self.sizes)
+        merge = self.train_net.couples
+        begin = None if start is None else [int(s) for s in start.tolist()]
+        steps = self._steps(how, coupled or merge, begin, merge)
+        training = Training(self, loss, how, moving, x, coupled, steps)
+        stack = {n: v[steps.order] for n, v in params.items()}
+        extra = tuple(reorder(e, steps.order) for e in extra)
         with dropout_seed(self.device, self.seed, how.purpose, self.ids[0], self.round):
-            for step in self._steps([batches[k] for k in order.tolist()], order, exact):
-                inputs, y = self._inputs(step, x)
-                for _ in range(how.repeat):
-                    part = _take(stack, step.who)
-                    value, grads = self._value_and_grad(
-                        loss, self.train_net, part, moving, inputs, y, step, extra, coupled
-                    )
-                    names = [n for n, g in zip(moving, grads, strict=True) if g is not None]
-                    moved = [part[n] for n in names]
-                    delta = [g for g in grads if g is not None]
-                    if how.weight_decay:
-                        torch._foreach_add_(delta, moved, alpha=how.weight_decay)
-                    if how.momentum:
-                        speed = list(_take({n: velocity[n] for n in names}, step.who).values())
-                        torch._foreach_mul_(speed, how.momentum)
-                        torch._foreach_add_(speed, delta)
-                        _put(velocity, step.who, dict(zip(names, speed, strict=True)))
-                        delta = speed
-                    if isinstance(lr, Tensor):
-                        size = lr[step.who]
-                        delta = [d * tree.column(size, d) for d in delta]
-                    torch._foreach_add_(moved, delta, alpha=-1 if isinstance(lr, Tensor) else -lr)
-                    _put(stack, step.who, part)
-                    total[step.who] += value * step.size
-                    seen[step.who] += step.size
-        back = torch.argsort(order)
-        self.samples_seen += how.repeat * sum(len(b) for c in batches for b in c)
-        self.losses[how.purpose] = (total / seen.clamp_min(1))[back.to(total.device)]
-        return {n: v[back.to(v.device)] for n, v in stack.items()}
+            if self.graphs is not None and self.graphs.suits(training, extra):
+                stack, total = self.graphs.run(training, stack, extra)
+            else:
+                total = training.run(stack, extra)
+        seen = how.repeat * steps.size.sum(0)
+        self.samples_seen += how.repeat * steps.samples
+        self.losses[how.purpose] = (total / seen.clamp_min(1))[steps.back]
+        taken = how.repeat * (steps.size > 0).sum(0)
+        self.steps[how.purpose] = taken.to(self.dtype)[steps.back]
+        return {n: v[steps.back] for n, v in stack.items()}
 
     def grad(
         self,
@@ -108,26 +73,25 @@ class StackedLocal(DataLocal):
     ) -> tuple[Tree, Tensor, Tree]:
         moving = [n for n in (self.net.weights if train is None else train) if n in params]
         net = self.train_net if training else self.net
-        plan = Plan("full" if training else EVAL_BATCH, order="fixed")
-        stack, total = tree.clone(params), torch.zeros_like(self.sizes)
+        steps = self._steps(Plan("full" if training else EVAL_BATCH, order="fixed"), net.couples)
+        stack = {n: v[steps.order] for n, v in params.items()}
+        extra = tuple(reorder(e, steps.order) for e in extra)
+        share_of = self.sizes[steps.order]
         grad = {n: torch.zeros_like(stack[n]) for n in moving}
+        total = torch.zeros_like(self.sizes)
         with dropout_seed(self.device, self.seed, "grad", self.ids[0], self.round):
-            for step, order in self._pass(plan, net.couples):
-                part = _take(stack, order[step.who])
-                inputs, y = self._inputs(step, None)
-                mine = tuple(_reorder(e, order) for e in extra)
-                value, grads = self._value_and_grad(
-                    loss, net, part, moving, inputs, y, step, mine, False
-                )
-                share = step.size / self.sizes[order[step.who]]
+            for step in steps:
+                part = take(stack, step.who)
+                value, grads = self.value_and_grad(loss, net, part, moving, step, extra)
+                share = step.size / share_of[step.who]
                 for n, g in zip(moving, grads, strict=True):
                     if g is not None:
-                        grad[n][order[step.who]] += g * tree.column(share, g)
-                total[order[step.who]] += value * share
-                if training:
-                    _put(stack, order[step.who], part)
-        self.samples_seen += int(self.sizes.sum())
-        return grad, total, stack
+                        grad[n][step.who] += g * tree.column(share, g)
+                total[step.who] += value * share
+                put(stack, step.who, part)
+        self.samples_seen += steps.samples
+        back = {n: v[steps.back] for n, v in grad.items()}
+        return back, total[steps.back], {n: v[steps.back] for n, v in stack.items()}
 
     def squared_grad(
         self,
@@ -140,156 +104,239 @@ class StackedLocal(DataLocal):
         per_sample: bool = False,
         extra: Sequence[Any] = (),
     ) -> tuple[Tensor, Tensor]:
-        total, count = torch.zeros_like(self.sizes), torch.zeros_like(self.sizes)
-        plan = Plan(
-            16 if per_sample else batch_size, order=order, drop_last=drop_last, purpose="trace"
-        )
+        plan = Plan(16 if per_sample else batch_size, order=order, drop_last=drop_last)
+        plan = replace(plan, purpose="trace")
+        steps = self._steps(plan, False)
+        stack = {n: v[steps.order] for n, v in params.items()}
+        extra = tuple(reorder(e, steps.order) for e in extra)
         moving = [n for n in self.net.weights if n in params]
-        for step, by in self._pass(plan, False):
-            who = by[step.who]
-            part, mine = _take(params, who), tuple(_reorder(e, by) for e in extra)
-            inputs, y = self._inputs(step, None)
-            if per_sample:
-                squares = self._sample_squares(loss, part, moving, inputs, y, step, mine)
-                real = torch.ones_like(squares) if step.weight is None else step.weight > 0
-                total[who] += (squares * real).sum(1)
-                count[who] += step.size
+        squares = Squares(self, loss, moving, steps)
+        if per_sample:
+            total, count = squares.per_sample(stack, extra), steps.size.sum(0)
+        else:
+            if self.graphs is not None and self.graphs.suits(squares, extra):
+                _, total = self.graphs.run(squares, stack, extra)
             else:
-                _, grads = self._value_and_grad(
-                    loss, self.net, part, moving, inputs, y, step, mine, False
-                )
-                norms = [g.reshape(len(g), -1).square().sum(1) for g in grads if g is not None]
-                total[who] += torch.stack(norms).sum(0)
-                count[who] += 1
-        return total, count
+                total = squares.run(stack, extra)
+            count = (steps.size > 0).to(self.dtype).sum(0)
+        return total[steps.back], count[steps.back]
 
     @torch.no_grad()
     def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:
+        steps = self._steps(Plan(EVAL_BATCH, order="fixed"), False)
+        stack = {n: v[steps.order] for n, v in params.items()}
+        extra = tuple(reorder(e, steps.order) for e in extra)
         rows: Tensor | None = None
-        for step, order in self._pass(Plan(EVAL_BATCH, order="fixed"), False):
-            who = order[step.who]
-            inputs, y = self._inputs(step, None)
-            mine = tuple(_reorder(e, order) for e in extra)
-            out = self._wide(fn, self.net, _take(params, who), inputs, y, step, mine)
+        for step in steps:
+            out = self.wide(fn, self.net, take(stack, step.who), step, extra)
             if rows is None:
                 rows = out.new_zeros(self.offsets[-1], *out.shape[2:])
-            if step.weight is None:
-                rows[step.at.reshape(-1)] = out.flatten(0, 1)
-            else:
-                real = step.weight > 0
-                rows[step.at[real]] = out[real]
+            real = slice(None) if step.weight is None else step.weight > 0
+            rows[step.at[real]] = out[real]
         assert rows is not None
         return Rows(rows)
 
-    # --- steps ---
-
-    def _pass(self, plan: Plan, exact: bool) -> Iterator[tuple[Step, Tensor]]:
-        """One pass over the data; `order[step.who]` are the clients of a step."""
-        batches = [
-            plan.batches(y, self.seed, i, self.round)
-            for y, i in zip(self.y_host, self.ids, strict=True)
+    def _steps(
+        self, plan: Plan, exact: bool, start: Sequence[int] | None = None, merge: bool = False
+    ) -> Steps:
+        begin = start or [0] * len(self.ids)
+        tables = [
+            plan.table(y, self.seed, i, self.round, s, merge)
+            for y, i, s in zip(self.y_host, self.ids, begin, strict=True)
         ]
-        order = _by_length(batches).to(self.device)
-        for step in self._steps([batches[k] for k in order.tolist()], order, exact):
-            yield step, order
-
-    def _steps(self, batches: list[list[np.ndarray]], order: Tensor, exact: bool) -> Iterator[Step]:
-        """Cut the clients' batches (sorted, longest first) into steps of the shrinking stack."""
-        first = [self.offsets[k] for k in order.tolist()]
-        for t in range(len(batches[0])):
-            active = [b[t] for b in batches if len(b) > t]
-            sizes = np.array([len(b) for b in active])
-            for group in _groups(sizes, exact):
-                yield self._step(group, [active[k] + first[k] for k in group], len(active))
-
-    def _step(self, group: np.ndarray, batches: list[np.ndarray], active: int) -> Step:
-        sizes = np.array([len(b) for b in batches])
-        width = int(sizes.max())
-        at = np.stack([np.pad(b, (0, width - len(b)), constant_values=b[0]) for b in batches])
-        weight = None
-        if (sizes != width).any():
-            mask = np.arange(width) < sizes[:, None]
-            weight = torch.as_tensor(mask / sizes[:, None], dtype=self.dtype, device=self.device)
-        contiguous = len(group) == group[-1] - group[0] + 1
-        who: slice | Tensor = slice(int(group[0]), int(group[-1]) + 1)
-        if not contiguous:
-            who = torch.as_tensor(group, device=self.device)
-        size = torch.as_tensor(sizes, dtype=self.dtype, device=self.device)
-        return Step(who, torch.as_tensor(at, device=self.device), weight, size)
-
-    def _inputs(self, step: Step, x: Rows | None) -> tuple[Tensor, Tensor]:
-        given = self.index[step.at]
-        inputs = self.data.inputs(given) if x is None else x.values[step.at]
-        return inputs, self.data.y[given]
+        return Steps(tables, self.offsets, self.device, self.dtype, exact)
 
     # --- K clients wide ---
 
-    def _wide(
+    def wide(
         self,
         fn: Loss,
         net: Net,
         part: Tree,
-        inputs: Tensor,
-        y: Tensor,
         step: Step,
         extra: tuple[Any, ...],
+        x: Rows | None = None,
     ) -> Tensor:
+        """`fn` of every client in the step."""
+        given = self.index[step.at]
+        inputs = self.data.inputs(given) if x is None else x.values[step.at]
+        more = tuple(cut(e, step) for e in extra)
+
         def one(p: Tree, x: Tensor, y: Tensor, *more: Any) -> Tensor:
             return fn(net, p, x, y, *more)
 
-        more = tuple(_slice(e, step) for e in extra)
-        return torch.vmap(one, randomness="different")(part, inputs, y, *more)
+        return torch.vmap(one, randomness="different")(part, inputs, self.data.y[given], *more)
 
-    def _value_and_grad(
+    def value_and_grad(
         self,
         loss: Loss,
         net: Net,
         part: Tree,
         moving: list[str],
-        inputs: Tensor,
-        y: Tensor,
         step: Step,
         extra: tuple[Any, ...],
-        coupled: bool,
+        x: Rows | None = None,
+        coupled: bool = False,
+        keep: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Every client's loss `[k]` and gradient; `keep` switches clients off (0) or on (1)."""
         leaf = {n: v.detach().requires_grad_(n in moving) for n, v in part.items()}
-        out = self._wide(loss, net, leaf, inputs, y, step, extra)
+        out = self.wide(loss, net, leaf, step, extra, x)
         if coupled != (out.ndim == 1):
             raise TypeError(
                 "a loss returns one value per sample, or a scalar when passed with coupled=True; "
                 f"got shape {tuple(out.shape[1:])} with coupled={coupled}"
             )
-        value = out
         if not coupled:
-            value = out.mean(1) if step.weight is None else (out * step.weight).sum(1)
-        grads = torch.autograd.grad(value.sum(), [leaf[n] for n in moving], allow_unused=True)
-        return value.detach(), grads
+            out = out.mean(1) if step.weight is None else (out * step.weight).sum(1)
+        if keep is not None:
+            out = out * keep
+        grads = torch.autograd.grad(out.sum(), [leaf[n] for n in moving], allow_unused=True)
+        return out.detach(), grads
 
-    def _sample_squares(
+
+class Training:
+    """Mini-batch SGD of a stack, step by step."""
+
+    def __init__(
         self,
+        local: StackedLocal,
         loss: Loss,
-        part: Tree,
+        how: Sgd,
         moving: list[str],
-        inputs: Tensor,
-        y: Tensor,
+        x: Rows | None,
+        coupled: bool,
+        steps: Steps,
+    ):
+        self.local, self.loss, self.how, self.moving = local, loss, how, moving
+        self.x, self.coupled, self.steps = x, coupled, steps
+        self.net = local.train_net
+        self.lr = how.lr[steps.order.to(how.lr.device)] if isinstance(how.lr, Tensor) else how.lr
+        self.velocity: Tree = {}
+        self.settings = (how.repeat, how.weight_decay, how.momentum, how.after)
+
+    def velocity_of(self, stack: Tree) -> Tree:
+        """Zero velocities, if there is momentum."""
+        return tree.zeros_like(tree.pick(stack, self.moving)) if self.how.momentum else {}
+
+    def run(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
+        """Train the stack in place; returns the summed loss per client."""
+        total = torch.zeros_like(self.local.sizes)
+        self.velocity = self.velocity_of(stack)
+        for step in self.steps:
+            self.step(step, stack, extra, total)
+        return total
+
+    def step(
+        self,
         step: Step,
+        stack: Tree,
         extra: tuple[Any, ...],
-    ) -> Tensor:
-        """Squared gradient norm of every sample `[k, B]`."""
+        total: Tensor,
+        keep: Tensor | None = None,
+    ) -> None:
+        """One step; `keep` is 1 for the clients that take it, 0 for those that must not move."""
+        for _ in range(self.how.repeat):
+            part = take(stack, step.who)
+            value, grads = self.local.value_and_grad(
+                self.loss, self.net, part, self.moving, step, extra, self.x, self.coupled, keep
+            )
+            pairs = [(n, g) for n, g in zip(self.moving, grads, strict=True) if g is not None]
+            self._descend(step, part, [n for n, _ in pairs], [g for _, g in pairs], keep)
+            put(stack, step.who, part)
+            total[step.who] += value * step.size
+        if self.how.after is not None:
+            part, more = take(stack, step.who), (cut(e, step) for e in extra)
+            for n, v in torch.vmap(self.how.after)(part, *more).items():
+                if keep is not None:
+                    v = torch.where(tree.column(keep.bool(), v), v, part[n])
+                stack[n][step.who] = v
 
-        def square(p: Tree, x: Tensor, y: Tensor, *more: Any) -> Tensor:
-            fixed = {n: v for n, v in p.items() if n not in moving}
+    def _descend(
+        self,
+        step: Step,
+        part: Tree,
+        names: list[str],
+        delta: list[Tensor],
+        keep: Tensor | None,
+    ) -> None:
+        moved = [part[n] for n in names]
+        if self.how.weight_decay:
+            torch._foreach_add_(delta, moved, alpha=self.how.weight_decay)
+        if self.how.momentum:
+            speed = take({n: self.velocity[n] for n in names}, step.who)
+            grown = [v * self.how.momentum + d for v, d in zip(speed.values(), delta, strict=True)]
+            if keep is not None:
+                grown = _only(keep, grown, list(speed.values()))
+            torch._foreach_copy_(list(speed.values()), grown)
+            put(self.velocity, step.who, speed)
+            delta = grown
+        if keep is not None and (self.how.weight_decay or self.how.momentum):
+            delta = [d * tree.column(keep, d) for d in delta]
+        if not isinstance(self.lr, Tensor):
+            torch._foreach_add_(moved, delta, alpha=-self.lr)
+        elif self.lr.ndim == 0:
+            torch._foreach_sub_(moved, torch._foreach_mul(delta, self.lr))
+        else:
+            size = self.lr[step.who]
+            torch._foreach_sub_(moved, [d * tree.column(size, d) for d in delta])
 
-            def value(w: Tree) -> Tensor:
-                return loss(self.net, w | fixed, x[None], y[None], *more).mean()
 
-            grads = torch.func.grad(value)({n: p[n] for n in moving})
-            return torch.stack([g.square().sum() for g in grads.values()]).sum()
+class Squares:
+    """Squared gradient norms of a stack, summed over batches or samples."""
 
-        more = tuple(_slice(e, step) for e in extra)
-        per_client = tuple(0 if isinstance(e, Rows) else None for e in extra)
-        over_samples = torch.vmap(square, in_dims=(None, 0, 0, *per_client))
-        return torch.vmap(over_samples)(part, inputs, y, *more).detach()
+    def __init__(self, local: StackedLocal, loss: Loss, moving: list[str], steps: Steps):
+        self.local, self.loss, self.moving, self.steps = local, loss, moving, steps
+        self.net = local.net
+        self.coupled, self.x, self.settings = False, None, ()
+        self.lr: float | Tensor = 0.0
+        self.velocity: Tree = {}
+
+    def velocity_of(self, stack: Tree) -> Tree:
+        return {}
+
+    def run(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
+        total = torch.zeros_like(self.local.sizes)
+        for step in self.steps:
+            self.step(step, stack, extra, total)
+        return total
+
+    def step(
+        self,
+        step: Step,
+        stack: Tree,
+        extra: tuple[Any, ...],
+        total: Tensor,
+        keep: Tensor | None = None,
+    ) -> None:
+        part = take(stack, step.who)
+        _, grads = self.local.value_and_grad(
+            self.loss, self.net, part, self.moving, step, extra, keep=keep
+        )
+        norms = [g.reshape(len(g), -1).square().sum(1) for g in grads if g is not None]
+        total[step.who] += torch.stack(norms).sum(0)
+
+    def per_sample(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
+        total = torch.zeros_like(self.local.sizes)
+
+        def one(net: Net, p: Tree, x: Tensor, y: Tensor, *more: Any) -> Tensor:
+            return torch.vmap(lambda *sample: self._square(net, p, sample))(x, y, *more)
+
+        for step in self.steps:
+            squares = self.local.wide(one, self.net, take(stack, step.who), step, extra)
+            real = 1.0 if step.weight is None else (step.weight > 0).to(squares.dtype)
+            total[step.who] += (squares.detach() * real).sum(1)
+        return total
+
+    def _square(self, net: Net, p: Tree, sample: tuple[Any, ...]) -> Tensor:
+        """Squared gradient norm of one sample of one client."""
+        x, y, *more = sample
+
+        def value(w: Tree) -> Tensor:
+            return self.loss(net, p | w, x[None], y[None], *more).mean()
+
+        grads = torch.func.grad(value)({n: p[n] for n in self.moving})
+        return torch.stack([g.square().sum() for g in grads.values()]).sum()
 
 
 class StackedEngine(Engine):
@@ -297,14 +344,17 @@ class StackedEngine(Engine):
 
     name = "stacked"
 
-    def _adapt(self, module: nn.Module) -> nn.Module:
-        return unfold_convolutions(module)
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
 
     def groups(self, ids: Sequence[int]) -> list[list[int]]:
         return [list(range(len(ids)))]
 
     def local(self, ids: list[int], round: int) -> StackedLocal:
-        return StackedLocal(self.data, self.net, self.train_net, self.seed, round, ids)
+        local = StackedLocal(self.data, self.net, self.train_net, self.seed, round, ids)
+        local.graphs = self.graphs
+        return local
 
     @torch.no_grad()
     def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
@@ -315,13 +365,12 @@ class StackedEngine(Engine):
         stack = {n: v[torch.tensor(order, device=v.device)] for n, v in params.items()}
         correct = torch.zeros(len(ids), device=self.device, dtype=torch.float64)
         loss = torch.zeros_like(correct)
-        longest = len(index[order[0]])
-        for at in range(0, longest, EVAL_BATCH):
-            cut = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
-            k, width = len(cut), max(len(c) for c in cut)
-            padded = torch.stack([nn.functional.pad(c, (0, width - len(c)), value=-1) for c in cut])
-            padded = padded.to(self.device)
-            given, real = padded.clamp_min(0), padded >= 0
+        for at in range(0, len(index[order[0]]), EVAL_BATCH):
+            batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
+            k = len(batch)
+            rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
+            rows = rows.to(self.device)
+            given, real = rows.clamp_min(0), rows >= 0
             inputs, y = self.data.inputs(given), self.data.y[given]
             logits = torch.vmap(self.net)({n: v[:k] for n, v in stack.items()}, inputs)
             each = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
@@ -344,49 +393,36 @@ class StackedEngine(Engine):
         return torch.stack([h.sum() for h in hits]), torch.stack([v.sum() for v in losses])
 
 
-def _by_length(batches: list[list[np.ndarray]]) -> Tensor:
-    """Clients with most steps first, then larger batches first."""
-    return torch.tensor(
-        sorted(range(len(batches)), key=lambda k: (-len(batches[k]), -len(batches[k][0])))
-    )
+def _only(keep: Tensor, new: list[Tensor], old: list[Tensor]) -> list[Tensor]:
+    """The new values of the clients that are kept, the old ones of the others."""
+    pairs = zip(new, old, strict=True)
+    return [torch.where(tree.column(keep.bool(), a), a, b) for a, b in pairs]
 
 
-def _groups(sizes: np.ndarray, exact: bool) -> list[np.ndarray]:
-    """Clients that share a step: of equal size, or similar where filling is allowed."""
-    if exact:
-        return [np.flatnonzero(sizes == s) for s in np.unique(sizes)[::-1]]
-    if sizes.min() >= FILL * sizes.max() or sizes.max() <= EVAL_BATCH:
-        return [np.arange(len(sizes))]
-    groups, rest = [], np.argsort(-sizes, kind="stable")
-    while len(rest):
-        near = sizes[rest] >= FILL * sizes[rest[0]]
-        groups.append(np.sort(rest[near]))
-        rest = rest[~near]
-    return groups
-
-
-def _take(stack: Tree, who: slice | Tensor) -> Tree:
+def take(stack: Tree, who: slice | Tensor) -> Tree:
     return {n: v[who] for n, v in stack.items()}
 
 
-def _put(stack: Tree, who: slice | Tensor, part: Tree) -> None:
+def put(stack: Tree, who: slice | Tensor, part: Tree) -> None:
     """Write rows back; a slice is a view and is there already."""
     if isinstance(who, Tensor):
         for n, v in part.items():
             stack[n][who] = v
 
 
-def _reorder(extra: Any, order: Tensor) -> Any:
+def reorder(extra: Any, order: Tensor) -> Any:
+    """An extra argument with its clients in stack order."""
     if isinstance(extra, Rows):
         return extra
     if isinstance(extra, dict):
-        return {n: v[order.to(v.device)] for n, v in extra.items()}
-    return extra[order.to(extra.device)]
+        return {n: v[order] for n, v in extra.items()}
+    return extra[order]
 
 
-def _slice(extra: Any, step: Step) -> Any:
+def cut(extra: Any, step: Step) -> Any:
+    """The part of an extra argument that a step needs."""
     if isinstance(extra, Rows):
         return extra.values[step.at]
     if isinstance(extra, dict):
-        return {n: v[step.who] for n, v in extra.items()}
+        return take(extra, step.who)
     return extra[step.who]

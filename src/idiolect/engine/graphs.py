@@ -1,0 +1,193 @@
+"""Steps of the stack as CUDA graphs: captured once per stack size, replayed without launches.
+
+A graph reads and writes fixed buffers: the stack of models, the sample positions and weights of
+all steps, and a step counter on the device that every replay advances, so a whole round is a
+sequence of replays without a word from the host. As clients finish, the stack shrinks through a few
+sizes; clients in a graph that have nothing to do in a step get weight zero, hence gradient zero.
+
+Without a GPU the same programs run step by step, which is how they are tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.engine.base import Data
+from idiolect.engine.steps import Step
+from idiolect.local import Rows
+from idiolect.tree import Tree
+
+if TYPE_CHECKING:
+    from idiolect.engine.stacked import Squares, Training
+
+WORTH = 8  # steps from which a capture pays
+SHRINK = 0.8  # ratio of neighbouring stack sizes
+
+
+class Graphs:
+    """The captured steps of one engine."""
+
+    def __init__(self, data: Data):
+        self.data = data
+        self.pool = torch.cuda.graph_pool_handle() if data.device.type == "cuda" else None
+        self._programs: dict[Any, Program] = {}
+
+    def suits(self, work: Training | Squares, extra: tuple[Any, ...]) -> bool:
+        """Enough steps, and inputs that can stay in one place."""
+        rows = work.x is not None or any(isinstance(e, Rows) for e in extra)
+        return not rows and work.steps.count >= WORTH
+
+    def run(
+        self, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]
+    ) -> tuple[Tree, Tensor]:
+        """Do the work; returns the stack and what it summed per client."""
+        key = _signature(work, stack, extra)
+        program = self._programs.get(key)
+        if program is None or not program.fits(work):
+            program = self._programs[key] = Program(self, work, stack, extra)
+        return program.run(work, stack, extra)
+
+
+def _signature(work: Training | Squares, stack: Tree, extra: tuple[Any, ...]) -> Any:
+    """What a captured step depends on, besides the contents of its buffers."""
+    shapes = tuple((n, tuple(v.shape)) for n, v in stack.items())
+    more = tuple(
+        tuple((n, tuple(v.shape)) for n, v in (e.items() if isinstance(e, dict) else [("", e)]))
+        for e in extra
+    )
+    what = (type(work), work.loss, tuple(work.moving), work.settings)
+    return (*what, work.coupled, work.steps.exact, work.steps.usual, shapes, more)
+
+
+class Program:
+    """One kind of step on fixed buffers, captured for a few stack sizes."""
+
+    def __init__(
+        self, owner: Graphs, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]
+    ):
+        device, steps = owner.data.device, work.steps
+        k = len(steps.order)
+        self.owner = owner
+        self.capacity = int(1.3 * steps.count) + 8
+        self.samples = int(1.3 * len(work.local.index))
+        self.stack = {n: torch.empty_like(v) for n, v in stack.items()}
+        self.extra = tuple(_each(torch.empty_like, e) for e in extra)
+        self.at = torch.zeros(self.capacity, k, steps.usual, dtype=torch.int64, device=device)
+        self.weight = torch.zeros(self.at.shape, dtype=work.local.dtype, device=device)
+        self.size = torch.zeros(self.capacity, k, dtype=work.local.dtype, device=device)
+        self.index = torch.zeros(self.samples, dtype=torch.int64, device=device)
+        self.now = torch.zeros(1, dtype=torch.int64, device=device)
+        self.total = torch.zeros(k, dtype=work.local.dtype, device=device)
+        self.sizes = _stack_sizes(k)
+        self.captured: dict[int, Callable[[], None]] = {}
+        self.work = self._fixed(work)
+
+    def _fixed(self, work: Training | Squares) -> Training | Squares:
+        """The work as the graphs see it: on the program's own buffers."""
+        fixed = copy(work)
+        fixed.local = copy(work.local)
+        fixed.local.index = self.index
+        if isinstance(fixed.lr, Tensor):
+            fixed.lr = torch.empty_like(fixed.lr)
+        else:
+            fixed.lr = torch.zeros((), dtype=work.local.dtype, device=work.local.device)
+        fixed.velocity = {n: torch.zeros_like(v) for n, v in work.velocity_of(self.stack).items()}
+        return fixed
+
+    def fits(self, work: Training | Squares) -> bool:
+        return work.steps.count <= self.capacity and len(work.local.index) <= self.samples
+
+    def run(
+        self, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]
+    ) -> tuple[Tree, Tensor]:
+        steps = work.steps
+        needed = [min(s for s in self.sizes if s >= a) for a in steps.active.tolist()]
+        for size in sorted(set(needed) - set(self.captured), reverse=True):
+            self.captured[size] = self._capture(size)
+        self._load(work, stack, extra)
+        for t, size in enumerate(needed):
+            self.captured[size]()
+            if steps.exact:  # batches of another size have other shapes
+                for step in steps.at_step(t, unusual=True):
+                    work.step(step, self.stack, self.extra, self.total)
+        return self.stack, self.total.clone()
+
+    def _load(self, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]) -> None:
+        steps = work.steps
+        for n, v in stack.items():
+            self.stack[n].copy_(v)
+        for ours, given in zip(self.extra, extra, strict=True):
+            _copy(ours, given)
+        self.at[: steps.count] = steps.at[..., : steps.usual]
+        self.size[: steps.count] = steps.size
+        if not steps.exact:
+            self.weight[: steps.count] = steps.weights()
+        self.index[: len(work.local.index)] = work.local.index
+        self.now.zero_()
+        self.total.zero_()
+        if isinstance(self.work.lr, Tensor):
+            self.work.lr.copy_(torch.as_tensor(work.lr, dtype=torch.float64))
+        for v in self.work.velocity.values():
+            v.zero_()
+        work.velocity = self.work.velocity
+
+    def _capture(self, k: int) -> Callable[[], None]:
+        """Record one step of the first k clients; the buffers hold nothing of value yet."""
+        if self.owner.pool is None:
+            return lambda: self._body(k)
+        for v in self.stack.values():
+            v.zero_()
+        self.now.zero_()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._body(k)  # libraries choose their kernels outside the capture
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.owner.pool):
+            self._body(k)
+        return graph.replay
+
+    def _body(self, k: int) -> None:
+        work, who = self.work, slice(0, k)
+        exact, usual = work.steps.exact, work.steps.usual
+        at = self.at.index_select(0, self.now)[0, who]
+        size = self.size.index_select(0, self.now)[0, who]
+        keep = (size == usual if exact else size > 0).to(size.dtype)
+        weight = None if exact else self.weight.index_select(0, self.now)[0, who]
+        # A tree may hold several models, `part/name`.
+        known = work.net.stats if work.net.training else ()
+        stats = [n for n in self.stack if n.rpartition("/")[2] in known]
+        before = {n: self.stack[n][who].clone() for n in stats}
+        step = Step(-1, who, at, weight, size * keep)
+        work.step(step, self.stack, self.extra, self.total, keep)
+        for n in stats:
+            on = tree.column(keep.bool(), before[n])
+            self.stack[n][who] = torch.where(on, self.stack[n][who], before[n])
+        self.now += 1
+
+
+def _stack_sizes(k: int) -> list[int]:
+    """k, then smaller and smaller down to 1."""
+    sizes = [k]
+    while sizes[-1] > 1:
+        sizes.append(min(sizes[-1] - 1, round(SHRINK * sizes[-1])))
+    return sizes
+
+
+def _each(fn: Any, extra: Any) -> Any:
+    return {n: fn(v) for n, v in extra.items()} if isinstance(extra, dict) else fn(extra)
+
+
+def _copy(ours: Any, given: Any) -> None:
+    if isinstance(ours, dict):
+        for n, v in given.items():
+            ours[n].copy_(v)
+    else:
+        ours.copy_(given)

@@ -1,0 +1,59 @@
+"""The programs behind the CUDA graphs, run step by step on the CPU: the numbers must not move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from idiolect import methods
+from idiolect.engine import graphs
+from idiolect.federation import Federation
+from idiolect.rounds import Simulation
+
+from ..conftest import SmallNet, ragged_federation, simulation
+
+SIZES = (24, 30, 7, 40, 33, 17, 65)
+
+
+def end_state(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
+    for _ in range(rounds):
+        sim.step()
+    return sim.state()[0]
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return ragged_federation(SIZES)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("name", ["fedavg", "fedas", "spfl", "lga"])
+@pytest.mark.parametrize("more", [{}, {"momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.9}])
+def test_equals_loop(
+    name: str, norm: bool, more: dict[str, Any], federation: Federation, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(graphs, "WORTH", 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = SmallNet(norm=norm)
+    method = methods.build({"name": name, "lr": 0.1, "batch_size": 8, **more})
+    ends = {}
+    for engine in ("loop", "stacked"):
+        sim = simulation(method, federation, model, 3, engine=engine, participation=0.7)
+        if engine == "stacked":
+            sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+        ends[engine] = end_state(sim, 3)
+        if engine == "stacked":
+            assert sim.engine.graphs._programs  # type: ignore[attr-defined]
+    for leaf, value in ends["loop"].items():
+        if value.numel() and not leaf.startswith("metrics"):
+            torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
+
+
+def test_stack_sizes_shrink_to_one() -> None:
+    sizes = graphs._stack_sizes(20)
+    assert sizes[0] == 20
+    assert sizes[-1] == 1
+    assert all(a > b for a, b in zip(sizes, sizes[1:], strict=False))
