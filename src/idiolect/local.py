@@ -129,6 +129,8 @@ class Local(ABC):
         leaves that move (default: all weights); `x` replaces the inputs; `start` is the number of
         mini-batches each client has seen before (with `steps`)."""
         moving = [n for n in (self.net.weights if train is None else train) if n in params]
+        if not moving:
+            return dict(params)
         return self._sgd(loss, params, Sgd(**settings), moving, tuple(extra), x, coupled, start)
 
     @abstractmethod

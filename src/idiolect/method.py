@@ -10,6 +10,7 @@ a real site and the reference engine with K = 1; nothing in a method knows which
     rejoin    down, mine, up   -> up, mine    late work arrives (optional)
     aggregate server, ups      -> server
     personal  down, mine       -> the parameters the client predicts with
+    adapt     personal, data   -> the same after work on its own data (optional)
 
 `mine` never leaves the client; `up` is all that does.
 """
@@ -169,12 +170,18 @@ class Method(ABC):
     def personal(self, down: Record, mine: Record) -> Tree:
         """The parameters each client predicts with, given what the server would send it now."""
 
+    def adapt(self, params: Tree, local: Local) -> Tree:
+        """Client-side work between delivery and prediction: from the tree of `personal` to the one
+        the client predicts with. Nothing of it is kept or sent; `local.round` is the round that
+        comes next."""
+        return params
+
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:
         """The client's model right after its local work, before any aggregation."""
         return self.personal(down, mine)
 
     def shared(self, server: Server) -> Tree | None:
-        """The one model all clients share, if the method has a whole one."""
+        """The model, or the part of one, that all clients share."""
         return None
 
 

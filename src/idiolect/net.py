@@ -19,6 +19,8 @@ from idiolect import tree
 from idiolect.errors import UserError
 from idiolect.tree import Tree
 
+_CHANNELLED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # leaves begin with output channels
+
 
 class _ReachedHead(Exception):
     """Carries the head's input out of the forward pass."""
@@ -41,10 +43,12 @@ class Net:
         self.weights = tuple(n for n, _ in self.module.named_parameters())
         self.stats = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
         self.names = self.weights + self.stats
+        leaves = [*self.module.named_parameters(), *self.module.named_buffers()]
+        self._ndim = {n: v.ndim for n, v in leaves}
         self._head_name, self._head = _find_head(self.module)
-        prefix = f"{self._head_name}."
-        self.head = tuple(n for n in self.names if n.startswith(prefix))
-        self.body = tuple(n for n in self.names if not n.startswith(prefix))
+        self._prefix = f"{self._head_name}." if self._head_name else ""  # a bare linear layer
+        self.head = tuple(n for n in self.names if n.startswith(self._prefix))
+        self.body = tuple(n for n in self.names if not n.startswith(self._prefix))
 
     @property
     def couples(self) -> bool:
@@ -72,7 +76,7 @@ class Net:
 
     def classify(self, params: Tree, h: Tensor) -> Tensor:
         """Logits from features; needs only the head's leaves."""
-        cut = len(self._head_name) + 1
+        cut = len(self._prefix)
         return functional_call(self._head, {n[cut:]: params[n] for n in self.head}, (h,))
 
     def part(self, spec: str) -> tuple[str, ...]:
@@ -94,15 +98,52 @@ class Net:
             raise UserError(f"no parameter matches '{spec}'; names are {', '.join(self.names)}")
         return found
 
+    def shared(self, params: Tree, spec: str) -> Tree:
+        """What of `params` is not personal under `spec`: without `part(spec)`, or for 'channels:P'
+        without the last share P of every layer's output channels (for the head: of its inputs)."""
+        if not spec.startswith("channels:"):
+            return tree.drop(params, self.part(spec))
+        share = _personal_share(spec)
+        if share == 1:
+            return {}
+        out = dict(params)
+        for name, axis in self._channels().items():
+            if name in params:
+                axis += params[name].ndim - self._ndim[name]  # after the client axis, if any
+                size = params[name].shape[axis]
+                out[name] = params[name].narrow(axis, 0, size - int(share * size + 1e-9))
+        return out
+
+    def linear_head(self) -> tuple[str, str | None]:
+        """Names of the head's weight and bias, for methods that need it to be one linear layer."""
+        if not isinstance(self._head, nn.Linear):
+            raise UserError(f"this method needs a linear layer as head, not {self._head}")
+        return f"{self._prefix}weight", None if self._head.bias is None else f"{self._prefix}bias"
+
+    def _channels(self) -> dict[str, int]:
+        """The channel axis of every leaf that has one: output channels, for the head inputs."""
+        axes: dict[str, int] = {}
+        for owner, layer in self.module.named_modules():
+            leaves = [n for n in self.names if n.rpartition(".")[0] == owner]
+            if layer is self._head:
+                axes |= {n: 1 for n in leaves if self._ndim[n] > 1}
+            elif set(leaves) & set(self.head):
+                continue  # a head of several layers is shared whole
+            elif isinstance(layer, _CHANNELLED) or "Norm" in type(layer).__name__:
+                axes |= dict.fromkeys(leaves, 0)
+        return axes
+
     def stages(self, count: int | str) -> list[tuple[str, ...]]:
-        """The weights in stages: 1 whole, 2 body and head, 'tensor' each on its own."""
+        """The weights in stages: 1 whole, 2 body and head, 'tensor' each on its own. A model that
+        is all head has one stage."""
         if count == "tensor":
             return [(n,) for n in self.weights]
         if count == 1:
             return [self.weights]
         if count == 2:
             body = tuple(n for n in self.weights if n not in self.head)
-            return [body, tuple(n for n in self.weights if n in self.head)]
+            head = tuple(n for n in self.weights if n in self.head)
+            return [names for names in (body, head) if names]
         raise UserError(f"stages must be 1, 2 or 'tensor', not {count!r}")
 
 
@@ -110,6 +151,16 @@ def initial_tree(module: nn.Module, net: Net, dtype: torch.dtype) -> Tree:
     """The module's own values under the net's names."""
     state = module.state_dict()
     return {n: state[n].detach().to(dtype).clone() for n in net.names}
+
+
+def _personal_share(spec: str) -> float:
+    try:
+        share = float(spec.removeprefix("channels:"))
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UserError(f"'{spec}' must be a share between 0 and 1, as in channels:0.5")
+    return share
 
 
 def _find_head(module: nn.Module) -> tuple[str, nn.Module]:

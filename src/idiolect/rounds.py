@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,19 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import schedule as schedules
-from idiolect import tree
-from idiolect.engine.base import Engine, Part
-from idiolect.engine.loop import LoopEngine
-from idiolect.engine.stacked import StackedEngine
-from idiolect.errors import UserError, did_you_mean
+from idiolect import start, tree
+from idiolect.engine.base import Part
+from idiolect.errors import UserError
 from idiolect.federation import Federation
-from idiolect.method import Down, Method, Server, Ups, cross_entropy
+from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.schedule import Clock, Participation, Stragglers, Turn
 from idiolect.tree import Record, Table, Tree
 
-ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 EVALUATED_TOGETHER = 256  # clients whose models are on the device at once while testing
 
 SERIES = ("before", "after", "global")
@@ -77,17 +72,15 @@ class Simulation:
             raise UserError(f"eval_every must be at least 1, not {eval_every}")
         self.method, self.federation, self.rounds, self.seed = method, federation, rounds, seed
         self.eval_every = eval_every
-        self.device = _device(device)
-        if dtype not in DTYPES:
-            raise did_you_mean(dtype, DTYPES, "dtype")
-        self.dtype = DTYPES[dtype]
-        check_model(model, federation)
-        self.engine = _engine(engine, federation, model, seed, self.device, self.dtype)
+        self.device = start.device(device)
+        self.dtype = start.dtype(dtype)
+        start.check_model(model, federation)
+        self.engine = start.engine(engine, federation, model, seed, self.device, self.dtype)
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
-        start = initial_tree(model, self.engine.net, self.dtype)
-        self.start_tree = {n: v.to(self.device) for n, v in _overlay(start, init).items()}
+        given = start.overlay(initial_tree(model, self.engine.net, self.dtype), init)
+        self.start_tree = {n: v.to(self.device) for n, v in given.items()}
         self._clients_init = {
-            int(i): _overlay({n: v.cpu() for n, v in self.start_tree.items()}, w)
+            int(i): start.overlay({n: v.cpu() for n, v in self.start_tree.items()}, w)
             for i, w in (clients_init or {}).items()
         }
         sizes = {i: len(federation.train[i]) for i in federation.seen}
@@ -132,11 +125,11 @@ class Simulation:
         )
 
     def _client_init(self, ids: list[int]) -> Record:
-        start = tree.expand(self.start_tree, len(ids))
+        begin = tree.expand(self.start_tree, len(ids))
         if self._clients_init:
             rows = [self._clients_init.get(i, self.start_tree) for i in ids]
-            start = {n: torch.stack([r[n].to(self.device) for r in rows]) for n in self.start_tree}
-        return self.method.client_init(start, self.engine.local(ids, 0))
+            begin = {n: torch.stack([r[n].to(self.device) for r in rows]) for n in self.start_tree}
+        return self.method.client_init(begin, self.engine.local(ids, 0))
 
     # --- rounds ---
 
@@ -250,7 +243,14 @@ class Simulation:
 
     def _personal(self, ids: list[int]) -> Tree:
         mine = self.engine.to_device(self.mine[ids])
-        return self.method.personal(self._download(ids).stacked(len(ids)), mine)
+        params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
+        if type(self.method).adapt is Method.adapt:
+            return params
+        adapted = []
+        for group in self.engine.groups(ids):
+            local = self.engine.local([ids[g] for g in group], self.round)
+            adapted.append(self.method.adapt({n: v[group] for n, v in params.items()}, local))
+        return tree.join(adapted)
 
     def _adapt_unseen(self, ids: list[int]) -> None:
         """Held-out clients train once on what the server would send them; nothing goes back."""
@@ -320,9 +320,12 @@ class Simulation:
         self.round = int(meta["round"])
 
     def server_model(self) -> Tree | None:
-        """The shared model under the plain module's names, if the method has a whole one."""
+        """What all clients share, under the plain module's names; None if they share no model."""
         shared = self.method.shared(self.server)
-        return None if shared is None else self._exported(shared)
+        if not shared:
+            return None
+        whole = self._exported(shared)
+        return whole if set(shared) == set(self.engine.net.names) else tree.pick(whole, shared)
 
     def personal_model(self, client: int) -> Tree:
         """What the client predicts with, loadable into the plain module."""
@@ -345,89 +348,3 @@ def _blank_metrics(n: int) -> dict[str, np.ndarray]:
     names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
     names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
     return {name: np.full(n, np.nan) for name in names}
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"unknown device '{name}'; use auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device 'cuda' asked for but this machine has none; use --device cpu")
-    return device
-
-
-def check_model(model: nn.Module, federation: Federation) -> None:
-    """A model whose input or output does not fit the data is told so before anything runs."""
-    x = federation.x[:2].clone()
-    if x.dtype == torch.uint8 or x.is_floating_point():
-        x = x.to(next(model.parameters()).dtype)
-    was = model.training
-    try:
-        with torch.no_grad():
-            out = model.eval()(x)
-    except (RuntimeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"the model cannot take samples of shape {tuple(federation.shape)}: {reason}"
-        ) from None
-    finally:
-        model.train(was)
-    if tuple(out.shape[1:]) != (federation.classes,):
-        raise UserError(
-            f"the model's output has shape {tuple(out.shape[1:])} but the data has "
-            f"{federation.classes} classes; build the model with classes={federation.classes}"
-        )
-
-
-def _overlay(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
-    """Replace starting values by given ones, names and shapes checked."""
-    out = dict(start)
-    for name, value in (given or {}).items():
-        if name.endswith("num_batches_tracked"):
-            continue
-        if name not in start:
-            raise did_you_mean(name, start, "parameter in the initial weights")
-        if tuple(value.shape) != tuple(start[name].shape):
-            raise UserError(
-                f"initial weight '{name}' has shape {tuple(value.shape)}, "
-                f"the model needs {tuple(start[name].shape)}"
-            )
-        if not bool(torch.isfinite(torch.as_tensor(value)).all()):
-            raise UserError(f"initial weight '{name}' holds NaN or infinite values")
-        out[name] = torch.as_tensor(value).to(start[name])
-    return out
-
-
-def _engine(
-    name: str,
-    federation: Federation,
-    model: nn.Module,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Engine:
-    if name not in ENGINES:
-        raise did_you_mean(name, ENGINES, "engine")
-    engine = ENGINES[name](federation, model, seed=seed, device=device, dtype=dtype)
-    if name == "stacked" and (reason := _cannot_stack(engine, model)):
-        warnings.warn(
-            f"the model cannot be stacked ({reason}); using the loop engine, which is slower",
-            stacklevel=3,
-        )
-        return LoopEngine(federation, model, seed=seed, device=device, dtype=dtype)
-    return engine
-
-
-def _cannot_stack(engine: Engine, model: nn.Module) -> str | None:
-    """Try one tiny training step of two stacked clients."""
-    start = initial_tree(model, engine.net, engine.dtype)
-    local = engine.local([0, 0], 0)
-    two = {n: v.to(engine.device).expand(2, *v.shape).clone() for n, v in start.items()}
-    try:
-        local.sgd(cross_entropy, two, lr=0.0, steps=1, batch_size=2, purpose="probe")
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        return str(error).splitlines()[0]
-    return None

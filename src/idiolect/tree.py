@@ -68,6 +68,23 @@ def drop(tree: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
     return {n: x for n, x in tree.items() if n not in gone}
 
 
+def crop(tree: Tree, like: Tree) -> Tree:
+    """The leading part of every leaf of `like`, in its shape."""
+    return {n: tree[n][tuple(slice(size) for size in x.shape)] for n, x in like.items()}
+
+
+def overlay(part: Tree, whole: Tree) -> Tree:
+    """Inverse of `crop`: `whole` with the leading part of its leaves taken from `part`."""
+    out = dict(whole)
+    for name, x in part.items():
+        shorter = [d for d, size in enumerate(whole[name].shape) if x.shape[d] < size]
+        rest = [
+            whole[name].narrow(d, x.shape[d], whole[name].shape[d] - x.shape[d]) for d in shorter
+        ]
+        out[name] = torch.cat((x, *rest), *shorter) if shorter else x
+    return out
+
+
 def zeros_like(tree: Tree) -> Tree:
     return apply(torch.zeros_like, tree)
 

@@ -63,7 +63,9 @@ class FedAS(SgdMethod):
         "proportional", "from traces to weights"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
-    personal_layers: str = hyper("head", "decoupling: head, norm, or name patterns")
+    personal_layers: str = hyper(
+        "head", "decoupling: head, norm, channels:0.5 (as CD2-pFed), or name patterns"
+    )
 
     name: ClassVar[str] = "fedas"
     paper: ClassVar[str] = "Yang et al., FedAS: Bridging Inconsistency in Personalized FL"
@@ -73,7 +75,7 @@ class FedAS(SgdMethod):
     rounds_default: ClassVar[int] = 40
 
     def server_init(self, net: Net, start: Tree) -> Record:
-        return {"base": tree.drop(start, net.part(self.personal_layers))}
+        return {"base": net.shared(start, self.personal_layers)}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
@@ -84,17 +86,18 @@ class FedAS(SgdMethod):
         return Down(shared={"base": server["base"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        own = local.net.part(self.personal_layers)
-        model = down["base"] | tree.pick(mine["model"], own)
+        base = down["base"]
+        model = tree.overlay(base, mine["model"])
         if self.align:
-            model = self._align(local, model, mine["model"], own)
+            aligned = self._align(local, model, mine["model"], base)
+            model = tree.overlay(tree.crop(aligned, base), model)  # personal channels as they were
         model = self.train(local, model)  # Algorithm 1: base and head jointly
-        up: Record = {"base": tree.drop(model, own)}
+        up: Record = {"base": tree.crop(model, base)}
         if self.synchronize:
             up["trace"] = self._trace(local, model)
         return up, {"model": model}
 
-    def _align(self, local: Local, model: Tree, previous: Tree, own: Sequence[str]) -> Tree:
+    def _align(self, local: Local, model: Tree, previous: Tree, base: Tree) -> Tree:
         target = local.forward(features, previous)
         by_class = self.target == "class_mean"
         return local.sgd(
@@ -102,7 +105,7 @@ class FedAS(SgdMethod):
             model,
             extra=(local.class_mean(target) if by_class else target,),
             coupled=by_class,
-            train=tuple(n for n in local.net.weights if n not in own),
+            train=[n for n in local.net.weights if n in base],
             lr=self.align_lr,
             epochs=self.align_epochs,
             batch_size=self.batch_size
@@ -132,6 +135,9 @@ class FedAS(SgdMethod):
             base = tree.lerp(server["base"], base, 1 / len(ups))
         server["base"] = base
         return server
+
+    def shared(self, server: Server) -> Tree | None:
+        return server["base"]
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["model"]

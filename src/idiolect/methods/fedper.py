@@ -46,6 +46,9 @@ class FedPer(SgdMethod):
         server["base"] = tree.mix(ups.share, ups["base"])
         return server
 
+    def shared(self, server: Server) -> Tree | None:
+        return server["base"]
+
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["base"] | mine["own"]
 

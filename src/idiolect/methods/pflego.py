@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect import tree
+from idiolect.errors import UserError
 from idiolect.method import Down, Method, Record, Server, Tree, Ups, cross_entropy, hyper
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class PFLEGO(Method):
 
     def client_init(self, start: Tree, local: Local) -> Record:
         absent = local.counts == 0  # [K, classes]
+        if local.net.linear_head()[1] is None:
+            raise UserError(
+                "pflego needs a head with a bias; build the model's head with bias=True"
+            )
         head = {}
         for n in local.net.head:
             own = start[n]
@@ -84,15 +89,16 @@ class PFLEGO(Method):
     def download(
         self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
     ) -> Down:
-        scale = torch.tensor(len(server.sizes) / len(who))
+        scale = torch.tensor(len(server.sizes) / len(who), dtype=torch.float64)  # I / r
         shared = {"theta": server["theta"], "scale": scale}
         exact = self.head_step == "exact"
         return Down(shared, each={"alpha": self._alpha(server, who)} if exact else {})
 
     def _alpha(self, server: Server, who: Sequence[int]) -> Tensor:
         sizes = server.sizes
-        total = sum(sizes[i] for i in (who if self.alpha == "sampled" else sizes))
-        return torch.tensor([sizes.get(i, 0) / total for i in who], dtype=torch.float64)
+        own = torch.tensor([sizes.get(i, 0) for i in who], dtype=torch.float64)  # unseen: 0
+        total = own.sum().clamp_min(1) if self.alpha == "sampled" else sum(sizes.values())
+        return own / total
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         head, rest = mine["head"], down["theta"] | mine["stats"]
@@ -122,6 +128,9 @@ class PFLEGO(Method):
             )
         server["theta"] = tree.add(server["theta"], tree.scale(g, -self.rho))
         return server
+
+    def shared(self, server: Server) -> Tree | None:
+        return server["theta"]
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["theta"] | mine["head"] | mine["stats"]

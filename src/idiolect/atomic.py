@@ -1,0 +1,81 @@
+"""Files that are whole or absent: written beside their place, synced, then renamed over it."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+TEMPORARY = ".tmp~"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; on success it becomes `path`, on failure `path` stays as it was."""
+    draft = path.with_name(f".{path.name}{TEMPORARY}")
+    try:
+        yield draft
+        with open(draft, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """A rename survives a power cut only once its folder is synced (not possible everywhere)."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A safetensors file. It cannot hold views of shared memory, so those are copied."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    seen: set[int] = set()
+    plain: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+        plain[name] = tensor
+    with replacing(path) as draft:
+        try:
+            draft.touch()
+            mode = draft.stat().st_mode
+            save_file(plain, draft)
+            draft.chmod(mode)  # safetensors makes files that only their owner can read
+        except SafetensorError as error:
+            # safetensors hides the operating system's errno in its message
+            full = "os error 28" in str(error) or "No space" in str(error)
+            code = errno.ENOSPC if full else errno.EIO
+            raise OSError(code, str(error), str(path)) from error
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half written."""
+    for draft in folder.rglob(f".*{TEMPORARY}"):
+        with suppress(OSError):
+            draft.unlink()

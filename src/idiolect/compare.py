@@ -1,0 +1,126 @@
+"""Several methods on the same clients, over several seeds: run what is missing, then the table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idiolect import config as settings
+from idiolect import report, runs
+from idiolect.errors import UserError
+
+DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
+DEMO_ROUNDS = 30
+DEMO_SPLIT = {"name": "dirichlet", "clients": 20, "alpha": 0.2}
+# The same local training for all, as the papers' own settings are for larger images; PFLEGO has
+# no local SGD and gets larger steps for the same reason.
+DEMO_SETS = (
+    *(
+        f"{name}.{setting}"
+        for name in DEMO_METHODS
+        if name != "pflego"
+        for setting in ("lr=0.1", "batch_size=16", "epochs=2")
+    ),
+    "pflego.beta=0.02",
+    "pflego.rho=0.005",
+)
+DEMO_ABOUT = (
+    "1,797 handwritten digits (scikit-learn's) over 20 clients, each with its own mix of classes "
+    f"(Dirichlet, alpha {DEMO_SPLIT['alpha']}); six methods, {DEMO_ROUNDS} rounds each."
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run of a comparison."""
+
+    config: dict[str, Any]
+    out: Path
+
+
+def plans(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+) -> list[Plan]:
+    """Every method with every seed. `--set fedas.lr=…` is meant for fedas alone."""
+    known = settings.methods_known(methods)
+    if len(set(known)) < len(known):
+        raise UserError("each method can be compared once; to vary settings use `idiolect run`")
+    flags = dict(flags or {})
+    given = "rounds" in flags or any(item.startswith("rounds=") for item in sets)
+    given = given or (file is not None and "rounds" in settings.read_yaml(file))
+    if not given:
+        # Papers ran their methods for different lengths; a comparison needs one.
+        flags["rounds"] = max(settings.rounds_default(name) for name in known)
+    made = []
+    for seed in seeds:
+        for name in known:
+            config = settings.resolve(
+                file, {**flags, "method": {"name": name}, "seed": seed}, _meant_for(name, sets)
+            )
+            made.append(Plan(config, out / f"{name}-seed{seed}"))
+    return made
+
+
+def demo(out: Path, seeds: Sequence[int]) -> list[Plan]:
+    """The comparison `idiolect demo` runs."""
+    flags = {"data": {"name": "digits"}, "split": DEMO_SPLIT, "rounds": DEMO_ROUNDS}
+    return plans(DEMO_METHODS, seeds, out, flags=flags, sets=DEMO_SETS)
+
+
+def run_all(
+    plan: Sequence[Plan], progress: runs.Progress, build: runs.Builder | None = None
+) -> list[report.Run]:
+    """Run what is missing, continue what is unfinished, read the rest."""
+    # All directories are checked before the first minute is spent.
+    standing = [runs.standing(item.out, item.config) for item in plan]
+    for item, found in zip(plan, standing, strict=True):
+        if found == "finished":
+            progress.note(f"{settings.label(item.config)}: already finished in {item.out}")
+        else:
+            runs.execute(item.config, item.out, resume=True, progress=progress, build=build)
+    return [report.load(item.out) for item in plan]
+
+
+def write_reports(
+    found: Sequence[report.Run], out: Path, note: Callable[[str], None], title: str | None = None
+) -> Path | None:
+    """compare.csv, compare.md and report.html in `out`; the page's path if it was written."""
+    for form in ("csv", "md"):
+        report.write(found, out / f"compare.{form}", form)
+    try:
+        report.write(found, out / "report.html", "html", title)
+    except UserError as error:
+        note(f"report.html was skipped: {error}")
+        return None
+    return out / "report.html"
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0,1,2`."""
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds takes whole numbers such as 0,1,2, got '{text}'") from None
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError(f"--seeds takes different numbers of at least 0, got '{text}'")
+    return seeds
+
+
+def _meant_for(name: str, sets: Sequence[str]) -> list[str]:
+    """Settings for all methods, and those for this one, as `method.key=value`."""
+    from idiolect import methods
+
+    kept = []
+    for item in sets:
+        first, dot, rest = item.partition(".")
+        if dot and first in methods.REGISTRY:
+            if first == name:
+                kept.append(f"method.{rest}")
+        else:
+            kept.append(item)
+    return kept

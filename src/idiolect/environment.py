@@ -1,0 +1,97 @@
+"""env.json: what a run ran on, so that its numbers can be traced."""
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-learn")
+
+
+def describe(config: Mapping[str, Any], sim: Any = None) -> dict[str, Any]:
+    """Versions, machine, commit, command line, and fingerprints of the files a run starts from."""
+    return {
+        "command": " ".join(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        **_hardware(str(getattr(sim, "device", config["device"]))),
+        "commit": commit(),
+        "inputs": fingerprints(config),
+    }
+
+
+def same_threads(env: Path) -> None:
+    """Sums depend on how many threads share them: a resumed run uses as many as it began with."""
+    import torch
+
+    with suppress(OSError, KeyError, ValueError, TypeError):
+        torch.set_num_threads(int(json.loads(env.read_text(encoding="utf-8"))["threads"]))
+
+
+def fingerprints(config: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 of the files named in the config; resume must meet the same ones."""
+    found = {}
+    for name in ("init", "schedule"):
+        if config[name] is not None:
+            path, digest = Path(config[name]), hashlib.sha256()
+            files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+            for file in files:
+                digest.update(file.name.encode() + file.read_bytes())
+            found[name] = digest.hexdigest()
+    return found
+
+
+def commit() -> str | None:
+    """Git commit of this package's source, or of the current directory; `+` when changed since."""
+    for place in (Path(__file__).parent, Path.cwd()):
+        # A package inside an environment would find the repository around the environment.
+        if "site-packages" in place.parts:
+            continue
+        head = _git(place, "rev-parse", "HEAD")
+        if head:
+            return head + ("+" if _git(place, "status", "--porcelain", "-uno") else "")
+    return None
+
+
+def _git(place: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(place), *arguments], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _hardware(device: str) -> dict[str, Any]:
+    import torch
+
+    name = _processor()
+    if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
+        name = torch.cuda.get_device_name(0)
+    return {"device": device, "device_name": name, "threads": torch.get_num_threads()}
+
+
+def _processor() -> str:
+    # The platform module knows the family at best; Linux tells the model.
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

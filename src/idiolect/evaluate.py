@@ -1,0 +1,298 @@
+"""From per-client accuracies to the numbers people quote.
+
+A table is a dict of equally long columns, one row per client and round (`clients.parquet`). Series
+`before` is the model the round delivered, before further local training; `after` is the client's
+own model as it last left local training; `global` is the one shared model, where there is one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from idiolect.errors import did_you_mean
+
+Table = Mapping[str, np.ndarray]
+Series = Literal["before", "after", "global"]
+Stats = dict[str, float | None]
+
+STATS = ("mean", "pooled", "std", "p10", "worst")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a paper turns accuracies into its one number."""
+
+    series: Series
+    weighting: Literal["mean", "pooled"]
+    when: Literal["best", "last", "last10", "selected"]
+    clients: Literal["all", "started", "next"]
+    what: str
+
+
+PROTOCOLS = {
+    "default": Protocol(
+        "before", "mean", "selected", "all",
+        "mean over clients of the delivered personal model, in the round chosen on validation data"
+        " (the last round when there is none)",
+    ),
+    "spfl": Protocol(
+        "before", "mean", "last", "all",
+        "mean over clients of the personal model after mixing, last round",
+    ),
+    "plga": Protocol(
+        "before", "mean", "last", "all",
+        "mean over clients of the client's model (the locally trained one for methods without a"
+        " personal model), last round; `server` is the global model on all test data",
+    ),
+    "feddwa": Protocol(
+        "before", "pooled", "best", "next",
+        "pooled over the clients selected in a round, of the model they received, before training;"
+        " best round",
+    ),
+    "pflego": Protocol(
+        "after", "pooled", "last10", "started",
+        "pooled over the clients sampled in a round, after local training; mean of the last 10"
+        " rounds",
+    ),
+    "fedas": Protocol(
+        "after", "pooled", "best", "all",
+        "pooled over all clients, each with its own last trained model; best round, the starting"
+        " point included",
+    ),
+}  # fmt: skip
+
+
+def protocol(name: str) -> Protocol:
+    if name not in PROTOCOLS:
+        raise did_you_mean(name, PROTOCOLS, "protocol")
+    return PROTOCOLS[name]
+
+
+def stats(accuracy: np.ndarray, size: np.ndarray) -> Stats:
+    """Mean, pooled by test size, spread, bottom decile and worst over clients; NaN is absent."""
+    known = np.isfinite(accuracy)
+    if not known.any():
+        return dict.fromkeys(STATS)
+    value, size = accuracy[known].astype(np.float64), size[known].astype(np.float64)
+    pooled = float(np.average(value, weights=size)) if size.sum() > 0 else None
+    return {
+        "mean": float(value.mean()),
+        "pooled": pooled,
+        "std": float(value.std()),
+        "p10": float(np.percentile(value, 10)),
+        "worst": float(value.min()),
+    }
+
+
+def round_stats(rows: Table, series: Series = "before", unseen: bool = False) -> Stats:
+    """Stats of one round over the clients that train (or over the unseen ones)."""
+    return _stats(rows, f"accuracy_{series}", "test_size", rows["unseen"] == unseen)
+
+
+def selection(rows: Table, name: str = "default", series: Series | None = None) -> float | None:
+    """What one round is judged by when the best round is chosen: validation where there is any."""
+    chosen = protocol(name)
+    series = series or chosen.series
+    part, size = ("accuracy", "test_size")
+    if has_validation(rows):
+        part, size = ("val_accuracy", "val_size")
+    return _stats(rows, f"{part}_{series}", size, ~rows["unseen"])[chosen.weighting]
+
+
+def has_validation(rows: Table) -> bool:
+    return bool("val_size" in rows and (rows["val_size"] > 0).any())
+
+
+def rounds_of(table: Table) -> dict[int, dict[str, np.ndarray]]:
+    """The table cut into rounds, in order."""
+    number = np.asarray(table["round"])
+    order = np.argsort(number, kind="stable")
+    cuts = np.flatnonzero(np.diff(number[order])) + 1
+    pieces = np.split(order, cuts) if len(order) else []
+    return {
+        int(number[piece[0]]): {name: np.asarray(column)[piece] for name, column in table.items()}
+        for piece in pieces
+    }
+
+
+def summarise(
+    table: Table, protocol: str = "default", personal_model: bool = True
+) -> dict[str, Any]:
+    """All summaries of a run, as plain JSON values (None where nothing was measured).
+    `personal_model`: whether clients hold a model of their own besides the locally trained one."""
+    rounds = rounds_of(table)
+    last = rounds[max(rounds)] if rounds else {}
+    seen = int((~last["unseen"]).sum()) if last else 0
+    unseen = int(last["unseen"].sum()) if last else 0
+    validated = has_validation(last) if last else False
+    return {
+        "accuracy": _over_rounds(rounds, "before", protocol),
+        "accuracy_after": _over_rounds(rounds, "after", protocol),
+        "accuracy_global": _over_rounds(rounds, "global", protocol, optional=True),
+        "unseen": _over_rounds(rounds, "before", protocol, unseen=True) if unseen else None,
+        "unseen_after": _over_rounds(rounds, "after", protocol, unseen=True) if unseen else None,
+        "selected_on": "validation" if validated else "test",
+        "clients": seen + unseen,
+        "clients_unseen": unseen,
+        "protocol": {"name": protocol, **protocol_value(rounds, protocol, personal_model)},
+    }
+
+
+def protocol_value(
+    rounds: Mapping[int, Table], name: str, personal_model: bool = True
+) -> dict[str, Any]:
+    """The protocol's one number, the round it comes from and what it is."""
+    chosen = protocol(name)
+    series = chosen.series
+    if name == "plga" and not personal_model:  # its client column is then the trained model
+        series = "after"
+    if chosen.when == "selected":
+        if rounds and has_validation(rounds[max(rounds)]):
+            best = _best(rounds, series, name)
+            value = None if best is None else round_stats(rounds[best], series)[chosen.weighting]
+            return {"value": value, "round": best, "what": chosen.what}
+        values = _protocol_series(rounds, chosen, series)
+        return {**_last(values), "what": chosen.what}
+    values = _protocol_series(rounds, chosen, series)
+    if chosen.when == "best":
+        best = max(values, key=lambda t: values[t], default=None)
+        value = None if best is None else values[best]
+        return {"value": value, "round": best, "what": chosen.what}
+    if chosen.when == "last10":
+        final = max(rounds, default=0)
+        tail = [value for t, value in values.items() if t > final - 10]
+        mean = float(np.mean(tail)) if tail else None
+        return {"value": mean, "round": max(values, default=None), "what": chosen.what}
+    report = {**_last(values), "what": chosen.what}
+    if name == "plga":
+        server = {t: round_stats(rows, "global")["pooled"] for t, rows in rounds.items()}
+        report["server"] = _last({t: v for t, v in server.items() if v is not None})["value"]
+    return report
+
+
+def client_accuracy(table: Table, series: Series = "before") -> dict[int, tuple[float, int]]:
+    """Each training client's accuracy and test size in the last evaluated round."""
+    for _, rows in sorted(rounds_of(table).items(), reverse=True):
+        value = rows[f"accuracy_{series}"]
+        keep = np.isfinite(value) & ~rows["unseen"]
+        if keep.any():
+            columns = (rows["client"][keep], value[keep], rows["test_size"][keep])
+            return {int(k): (float(a), int(n)) for k, a, n in zip(*columns, strict=True)}
+    return {}
+
+
+def gain(table: Table, reference: Table) -> dict[str, Any] | None:
+    """What clients win over another run (usually `local`), and the share of them it harms.
+
+    None when the two runs do not hold the same clients.
+    """
+    ours, theirs = client_accuracy(table), client_accuracy(reference)
+    if not ours or ours.keys() != theirs.keys():
+        return None
+    if any(ours[k][1] != theirs[k][1] for k in ours):
+        return None
+    clients = sorted(ours)
+    delta = np.array([ours[k][0] - theirs[k][0] for k in clients])
+    # Accuracies are counts over the test size: half a sample separates equal from different.
+    half = np.array([0.5 / max(ours[k][1], 1) for k in clients])
+    return {
+        "mean": float(delta.mean()),
+        "worst": float(delta.min()),
+        "harmed": float((delta < -half).mean()),
+        "clients": clients,
+        "per_client": delta.tolist(),
+    }
+
+
+def rounds_to_target(
+    table: Table, target: float, series: Series = "before", weighting: str = "mean"
+) -> int | None:
+    """The first round whose mean (or pooled) accuracy reaches `target`."""
+    for number, rows in rounds_of(table).items():
+        value = round_stats(rows, series)[weighting]
+        if value is not None and value >= target:
+            return number
+    return None
+
+
+def _stats(rows: Table, column: str, size: str, keep: np.ndarray) -> Stats:
+    if column not in rows:
+        return dict.fromkeys(STATS)
+    return stats(rows[column][keep], rows[size][keep])
+
+
+def _best(rounds: Mapping[int, Table], series: Series, name: str) -> int | None:
+    """Round with the best selection value; the untrained round 0 only if there is no other."""
+    scores = {t: selection(rows, name, series) for t, rows in rounds.items()}
+    known = {t: score for t, score in scores.items() if score is not None}
+    trained = {t: score for t, score in known.items() if t > 0} or known
+    return max(trained, key=lambda t: trained[t], default=None)
+
+
+def _over_rounds(
+    rounds: Mapping[int, Table],
+    series: Series,
+    name: str,
+    unseen: bool = False,
+    optional: bool = False,
+) -> dict[str, Any] | None:
+    each = {t: round_stats(rows, series, unseen) for t, rows in rounds.items()}
+    known = {t: value for t, value in each.items() if value["mean"] is not None}
+    if not known:
+        empty: dict[str, Any] = {**dict.fromkeys(STATS), "round": None}
+        return None if optional else {"best": empty, "last": empty, "last10": empty}
+    # The shared model has no validation column of its own: it follows the delivered models' choice.
+    best = _best({t: rounds[t] for t in known}, "before" if series == "global" else series, name)
+    final = max(known)
+    tail = [known[t] for t in known if t > max(rounds) - 10] or [known[final]]
+    result = {
+        "best": {**known.get(best if best is not None else final, known[final]), "round": best},
+        "last": {**known[final], "round": final},
+        "last10": {**{key: _mean([row[key] for row in tail]) for key in STATS}, "round": final},
+    }
+    if any(has_validation(rows) for rows in rounds.values()):
+        weighting = protocol(name).weighting
+        trained = {t: row for t, row in known.items() if t > 0} or known
+        peak = max(trained, key=lambda t: trained[t][weighting] or 0.0)
+        result["best_on_test"] = {**known[peak], "round": peak}
+    return result
+
+
+def _protocol_series(
+    rounds: Mapping[int, Table], chosen: Protocol, series: Series
+) -> dict[int, float]:
+    values: dict[int, float] = {}
+    for t, rows in rounds.items():
+        accuracy, keep = rows.get(f"accuracy_{series}"), ~rows["unseen"]
+        if accuracy is None:
+            continue
+        if chosen.clients == "started":
+            keep = keep & rows["started"]
+        if chosen.clients == "next":
+            # The clients of round t are tested with what round t - 1 left them.
+            if t - 1 not in rounds:
+                continue
+            keep = keep & rows["started"]
+            accuracy = rounds[t - 1][f"accuracy_{series}"]
+        elif series == "after" and chosen.clients == "all":
+            # A client that never trained still holds the model it started from.
+            start = rounds[min(rounds)]["accuracy_before"]
+            accuracy = np.where(np.isfinite(accuracy), accuracy, start)
+        value = stats(accuracy[keep], rows["test_size"][keep])[chosen.weighting]
+        evaluated = np.isfinite(rows["accuracy_before"]).any() or chosen.clients == "next"
+        if value is not None and evaluated:
+            values[t] = value
+    return values
+
+
+def _last(values: Mapping[int, float]) -> dict[str, Any]:
+    if not values:
+        return {"value": None, "round": None}
+    return {"value": values[max(values)], "round": max(values)}
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

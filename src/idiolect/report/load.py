@@ -1,0 +1,85 @@
+"""Run directories as reports see them, finished or not."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from idiolect import runs
+from idiolect.errors import UserError
+from idiolect.history import ClientLog, MatrixLog
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory, read whole."""
+
+    path: Path
+    config: dict[str, Any]
+    env: dict[str, Any]
+    events: list[dict[str, Any]]
+    table: dict[str, np.ndarray]
+    summary: dict[str, Any]
+    finished: bool
+
+    @property
+    def method(self) -> str:
+        return str(self.config["method"]["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @cached_property
+    def matrices(self) -> dict[str, dict[int, torch.Tensor]]:
+        """What the method logged: name -> round -> tensor."""
+        log = MatrixLog(self.path)
+        log.load()
+        found: dict[str, dict[int, torch.Tensor]] = {}
+        for number, logs in log.rounds.items():
+            for name, value in logs.items():
+                found.setdefault(name, {})[number] = value
+        return found
+
+
+def load(path: Path | str) -> Run:
+    """Read a run; one without summary.json is summarised as far as it got."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; runs are directories that `idiolect run` wrote")
+    config = runs.read_config(path)
+    log = ClientLog(path)
+    log.load()
+    events = runs.read_events(path)
+    table = log.table()
+    finished = (path / "summary.json").exists()
+    summary = _json(path / "summary.json") if finished else runs.summarise(config, table, events)
+    return Run(path, config, _json(path / "env.json"), events, table, summary, finished)
+
+
+def find(paths: Sequence[Path]) -> list[Run]:
+    """Runs at these paths; a folder of runs stands for the runs in it."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir() and not (path / "config.yaml").exists():
+            inside = sorted(file.parent for file in path.glob("*/config.yaml"))
+            if not inside:
+                raise UserError(f"{path} holds no run (no config.yaml in it or one level below)")
+            found += inside
+        else:
+            found.append(path)
+    return [load(path) for path in found]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (json.JSONDecodeError, OSError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None

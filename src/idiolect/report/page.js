@@ -1,0 +1,79 @@
+"use strict";
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function scale() {
+  return dark.matches
+    ? [[0, "#1a1d22"], [0.5, "#2f5fa8"], [1, "#cfe3ff"]]
+    : [[0, "#f4f7fb"], [0.5, "#6f9fe0"], [1, "#123a78"]];
+}
+
+function painted(value) {
+  if (Array.isArray(value)) {
+    return typeof value[0] === "number" ? value : value.map(painted);
+  }
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, painted(part)]));
+  }
+  if (value === "$scale") return scale();
+  if (value === "$axis") return css("--soft");
+  const colour = typeof value === "string" && value.match(/^\$(\d)(?:@([\d.]+))?$/);
+  if (!colour) return value;
+  const hex = css("--c" + colour[1]);
+  if (!colour[2]) return hex;
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  return `rgba(${r},${g},${b},${colour[2]})`;
+}
+
+function draw(place) {
+  const figure = figures[place.dataset.figure];
+  const control = place.closest("section").querySelector("input.band");
+  const banded = !control || control.checked;
+  const data = painted(figure.data)
+    .filter((trace) => banded || !trace.band)
+    .map((trace) => {
+      const { band, ...rest } = trace;
+      if (!banded) delete rest.fill;
+      return rest;
+    });
+  const axis = {
+    gridcolor: css("--rule"), linecolor: css("--rule"), zerolinecolor: css("--soft"),
+    zeroline: false, automargin: true, ticks: "", title: { standoff: 10, font: { size: 13 } },
+  };
+  const own = painted(figure.layout);
+  const merged = (name) => ({
+    ...axis, ...own[name], title: { ...axis.title, ...(own[name] || {}).title },
+  });
+  const layout = {
+    ...own, xaxis: merged("xaxis"), yaxis: merged("yaxis"),
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: css("--ink") },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 56, r: 16, t: 12, b: 48 },
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--rule"), font: { color: css("--ink") } },
+  };
+  Plotly.react(place, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
+}
+
+function drawAll() {
+  document.querySelectorAll(".dot").forEach((dot) => {
+    dot.style.background = css("--c" + dot.dataset.colour);
+  });
+  document.querySelectorAll(".plot:not([hidden])").forEach(draw);
+}
+
+document.querySelectorAll("section").forEach((section) => {
+  const buttons = [...section.querySelectorAll(".tabs button")];
+  const places = [...section.querySelectorAll(".plot")];
+  buttons.forEach((button, chosen) => button.addEventListener("click", () => {
+    buttons.forEach((other, n) => other.setAttribute("aria-pressed", String(n === chosen)));
+    places.forEach((place, n) => { place.hidden = n !== chosen; });
+    draw(places[chosen]);
+  }));
+  const band = section.querySelector("input.band");
+  if (band) band.addEventListener("change", () => places.filter((p) => !p.hidden).forEach(draw));
+});
+dark.addEventListener("change", drawAll);
+drawAll();

@@ -1,0 +1,226 @@
+"""The report's figures as plain Plotly specifications (dicts), so that the page decides on colours.
+
+A colour is written `$3` (the fourth series) or `$3@0.1` (the same, 10 % opaque); the page fills in
+the light or dark palette.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from idiolect import evaluate
+from idiolect.report.load import Run
+from idiolect.report.tables import Group, reference
+
+Figure = dict[str, Any]
+
+COLOURS, GREY = 7, 7
+DASHES = ("solid", "dash", "dot", "dashdot")
+LARGEST_MATRIX = 200  # cells a side; larger ones are averaged down
+
+
+def accuracy_over_rounds(groups: Sequence[Group], series: str) -> Figure | None:
+    """Mean over clients per round; the band reaches down to the bottom decile."""
+    key = "accuracy" if series == "before" else "accuracy_after"
+    data: list[Figure] = []
+    for group in groups:
+        rounds, mean = _curve(group, key, "mean")
+        _, p10 = _curve(group, key, "p10")
+        if not rounds:
+            continue
+        data.append(_line(group, rounds, p10, band=True, width=0))
+        data.append(_line(group, rounds, mean, fill="tonexty", fillcolor=f"{colour(group)}@0.10"))
+    if not data:
+        return None
+    return _figure(data, "round", "accuracy, %")
+
+
+def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
+    """Every client's gain over local training, best to worst; below zero it was harmed."""
+    data: list[Figure] = []
+    for group in groups:
+        gains: list[tuple[float, str]] = []
+        for run in group.runs:
+            local = reference(run, found)
+            gain = evaluate.gain(run.table, local.table) if local else None
+            if gain:
+                pairs = zip(gain["per_client"], gain["clients"], strict=True)
+                gains += [(100 * value, f"client {k}, seed {run.seed}") for value, k in pairs]
+        if not gains:
+            continue
+        gains.sort(reverse=True)
+        share = [round(100 * (n + 0.5) / len(gains), 2) for n in range(len(gains))]
+        trace = _line(group, share, [round(value, 2) for value, _ in gains], width=1.5)
+        hover = "%{text}<br>%{y:+.1f} points<extra>" + _plain(group.label) + "</extra>"
+        trace |= {"mode": "lines+markers", "marker": {"size": 5, "color": colour(group)}}
+        data.append(trace | {"text": [who for _, who in gains], "hovertemplate": hover})
+    if not data:
+        return None
+    figure = _figure(data, "share of clients, %", "gain over local, points")
+    figure["layout"]["hovermode"] = "closest"
+    figure["layout"]["yaxis"]["zeroline"] = True
+    return figure
+
+
+def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
+    """Each client's accuracy under local training and under the method."""
+    data: list[Figure] = []
+    for group in groups:
+        x, y, who = [], [], []
+        for run in group.runs:
+            local = reference(run, found)
+            if local is None or evaluate.gain(run.table, local.table) is None:
+                continue
+            theirs = evaluate.client_accuracy(local.table)
+            for client, (value, size) in evaluate.client_accuracy(run.table).items():
+                x.append(round(100 * theirs[client][0], 2))
+                y.append(round(100 * value, 2))
+                who.append(f"client {client}, seed {run.seed}, {size} test samples")
+        if x:
+            marker = {"size": 7, "color": colour(group), "opacity": 0.75}
+            hover = "%{text}<br>local %{x:.1f}, here %{y:.1f}<extra></extra>"
+            data.append(
+                {"type": "scatter", "mode": "markers", "name": _plain(group.label), "x": x, "y": y}
+                | {"text": who, "marker": marker, "hovertemplate": hover}
+            )
+    if not data:
+        return None
+    least = min(min(trace["x"] + trace["y"]) for trace in data)
+    diagonal = {"type": "line", "x0": least, "y0": least, "x1": 100, "y1": 100}
+    figure = _figure(data, "accuracy with local training, %", "accuracy with the method, %")
+    figure["layout"]["shapes"] = [diagonal | {"line": {"color": "$axis", "width": 1}}]
+    figure["layout"]["hovermode"] = "closest"
+    return figure
+
+
+def bytes_and_accuracy(groups: Sequence[Group]) -> Figure | None:
+    """Mean accuracy against everything sent so far; what sends nothing is a level line."""
+    data: list[Figure] = []
+    reach = 0.0
+    silent: list[tuple[Group, float]] = []
+    for group in groups:
+        run = group.runs[0]
+        sent = np.cumsum([event["bytes_up"] + event["bytes_down"] for event in run.events]) / 1e6
+        points = [
+            (round(float(mb), 4), round(100 * event["accuracy"]["mean"], 3))
+            for mb, event in zip(sent, run.events, strict=True)
+            if event["accuracy"]["mean"] is not None
+        ]
+        if not points:
+            continue
+        if points[-1][0] == 0:
+            silent.append((group, points[-1][1]))
+            continue
+        reach = max(reach, points[-1][0])
+        x, y = [mb for mb, _ in points], [value for _, value in points]
+        data.append(_line(group, x, y))
+    if not data:
+        return None
+    for group, value in silent:
+        trace = _line(group, [0, reach], [value, value], width=1.5)
+        trace["line"]["dash"] = "dash"
+        data.append(trace)
+    figure = _figure(data, "MB sent so far, up and down, all clients", "accuracy, %")
+    figure["layout"]["hovermode"] = "closest"
+    return figure
+
+
+def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
+    """What a method logged under one name: a square as it last was, a vector over all rounds."""
+    numbers = sorted(values)
+    arrays = {number: values[number].double().numpy() for number in numbers}
+    last = arrays[numbers[-1]]
+    if last.ndim == 2 and min(last.shape) > 1:
+        shown, note = last, f"round {numbers[-1]}; rows and columns are clients"
+        titles = ("client", "client")
+    elif last.size == 1:
+        y = [float(arrays[number].reshape(-1)[0]) for number in numbers]
+        return _figure([_line(None, numbers, y)], "round", ""), "over rounds"
+    elif last.ndim <= 2:
+        same = [number for number in numbers if arrays[number].size == last.size]
+        shown = np.stack([arrays[number].reshape(-1) for number in same], axis=1)
+        note, titles = f"rounds {same[0]} to {same[-1]}; one row per client", ("round", "client")
+    else:
+        return None
+    heat = {
+        "type": "heatmap",
+        "z": [[_rounded(cell) for cell in row] for row in _smaller(shown)],
+        "colorscale": "$scale",
+        "colorbar": {"thickness": 10, "outlinewidth": 0},
+        "hovertemplate": titles[1] + " %{y}, " + titles[0] + " %{x}: %{z:.4g}<extra></extra>",
+    }
+    figure = _figure([heat], *titles)
+    figure["layout"]["yaxis"] |= {"autorange": "reversed"}
+    figure["layout"]["hovermode"] = "closest"
+    return figure, note
+
+
+def colour(group: Group) -> str:
+    return f"${GREY if group.method == 'local' else group.number % COLOURS}"
+
+
+def _curve(group: Group, key: str, stat: str) -> tuple[list[int], list[float]]:
+    """Mean over seeds, for the rounds every seed has."""
+    seeds = [
+        {e["round"]: e[key][stat] for e in run.events if e[key][stat] is not None}
+        for run in group.runs
+    ]
+    rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
+    values = [100 * float(np.mean([seed[number] for seed in seeds])) for number in rounds]
+    return rounds, [round(value, 3) for value in values]
+
+
+def _line(
+    group: Group | None,
+    x: Sequence[float],
+    y: Sequence[float],
+    width: float = 2,
+    band: bool = False,
+    **more: Any,
+) -> Figure:
+    label, line = (group.label, colour(group)) if group else ("", "$0")
+    dash = DASHES[group.number // COLOURS % len(DASHES)] if group else "solid"
+    trace: Figure = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": _plain(label),
+        "legendgroup": label,
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": line, "width": width, "dash": dash},
+        "hovertemplate": "%{y:.1f}",
+    }
+    if band:
+        trace |= {"showlegend": False, "hoverinfo": "skip", "band": True}
+        del trace["hovertemplate"]
+    return trace | more
+
+
+def _figure(data: list[Figure], x: str, y: str) -> Figure:
+    layout: Figure = {
+        "xaxis": {"title": {"text": x}},
+        "yaxis": {"title": {"text": y}},
+        "hovermode": "x unified",
+    }
+    return {"data": data, "layout": layout}
+
+
+def _plain(text: str) -> str:
+    """Plotly reads a little HTML in names."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _smaller(values: np.ndarray) -> np.ndarray:
+    for axis in (0, 1):
+        length = values.shape[axis]
+        if length > LARGEST_MATRIX:
+            edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[:-1]
+            counts = np.diff(np.append(edges, length))
+            sums = np.add.reduceat(values, edges, axis=axis)
+            values = sums / np.expand_dims(counts, 1 - axis)
+    return values
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.5g}") if np.isfinite(value) else None

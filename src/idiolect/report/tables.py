@@ -1,0 +1,194 @@
+"""The comparison table: one row per method (and setting), mean over seeds."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from idiolect import config as settings
+from idiolect import evaluate
+from idiolect.report.load import Run
+
+Row = dict[str, Any]
+
+# key, heading, what it is
+COLUMNS = (
+    ("method", "method", ""),
+    ("accuracy", "accuracy %", "mean over clients, last round; ± over seeds"),
+    ("best", "best %", "in the best round, chosen on validation data, on test data if none"),
+    ("pooled", "pooled %", "weighted by test size, last round"),
+    ("p10", "p10 %", "bottom decile of clients"),
+    ("worst", "worst %", "worst client"),
+    ("gain", "gain over local", "percentage points, mean over clients"),
+    ("harmed", "harmed %", "share of clients worse off than with local training alone"),
+    ("mb_up", "MB up", "all clients, all rounds"),
+    ("mb_down", "MB down", ""),
+    ("seconds_per_round", "s/round", "evaluation included"),
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed."""
+
+    label: str
+    runs: list[Run]
+    number: int  # among the methods other than local; decides the colour, local is grey
+
+    @property
+    def method(self) -> str:
+        return self.runs[0].method
+
+    @property
+    def finished(self) -> bool:
+        return all(run.finished for run in self.runs)
+
+
+def groups(found: Sequence[Run]) -> list[Group]:
+    """Runs by setting, local first; a method with several settings gets its folder's name too."""
+    by_setting: dict[str, list[Run]] = {}
+    for run in found:
+        by_setting.setdefault(settings.digest({**run.config, "seed": 0}), []).append(run)
+    sets = sorted(by_setting.values(), key=lambda members: members[0].method != "local")
+    names = [members[0].method for members in sets]
+    made: list[Group] = []
+    for name, members in zip(names, sets, strict=True):
+        label = name if names.count(name) == 1 else f"{name} ({members[0].path.name})"
+        number = sum(group.method != "local" for group in made)
+        made.append(Group(label, sorted(members, key=lambda run: run.seed), number))
+    return made
+
+
+def reference(run: Run, found: Sequence[Run]) -> Run | None:
+    """The `local` run on the same clients: same data, split and seed."""
+    if run.method == "local":
+        return None
+    for other in found:
+        same = all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
+        if other.method == "local" and same:
+            return other
+    return None
+
+
+def rows(found: Sequence[Run]) -> list[Row]:
+    """The table as plain values: fractions, megabytes, seconds; None where not known."""
+    return [_row(group, found) for group in groups(found)]
+
+
+def _row(group: Group, found: Sequence[Run]) -> Row:
+    last = [run.summary["accuracy"]["last"] for run in group.runs]
+    best = [run.summary["accuracy"]["best"] for run in group.runs]
+    gains = []
+    for run in group.runs:
+        local = reference(run, found)
+        if local is not None:
+            gains.append(evaluate.gain(run.table, local.table))
+    known = [gain for gain in gains if gain is not None]
+    accuracies = [stats["mean"] for stats in last if stats["mean"] is not None]
+    paces = [run.summary["seconds"] / max(1, run.summary["rounds"]) for run in group.runs]
+    return {
+        "method": group.label,
+        "seeds": [run.seed for run in group.runs],
+        "finished": group.finished,
+        "rounds": min(run.summary["rounds"] for run in group.runs),
+        "diverged": any(run.summary["diverged"] for run in group.runs),
+        "accuracy": _mean(accuracies),
+        "accuracy_std": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
+        "best": _mean([stats["mean"] for stats in best]),
+        "pooled": _mean([stats["pooled"] for stats in last]),
+        "p10": _mean([stats["p10"] for stats in last]),
+        "worst": _mean([stats["worst"] for stats in last]),
+        "gain": _mean([gain["mean"] for gain in known]),
+        "harmed": _mean([gain["harmed"] for gain in known]),
+        "mb_up": _mean([run.summary["bytes_up"] / 1e6 for run in group.runs]),
+        "mb_down": _mean([run.summary["bytes_down"] / 1e6 for run in group.runs]),
+        "seconds_per_round": _mean(paces),
+    }
+
+
+def cells(row: Row) -> list[str]:
+    """A row as people read it: percent, points, MB."""
+    name = row["method"] + ("" if row["finished"] else f" (unfinished, round {row['rounds']})")
+    name += " (diverged)" if row["diverged"] else ""
+    accuracy = _percent(row["accuracy"])
+    if row["accuracy_std"] is not None:
+        accuracy += f" ± {100 * row['accuracy_std']:.1f}"
+    gain = "–" if row["gain"] is None else f"{100 * row['gain']:+.1f}"
+    return [
+        name,
+        accuracy,
+        *(_percent(row[key]) for key in ("best", "pooled", "p10", "worst")),
+        gain,
+        _percent(row["harmed"], digits=0),
+        *(f"{row[key]:.1f}" for key in ("mb_up", "mb_down")),
+        f"{row['seconds_per_round']:.3g}",
+    ]
+
+
+def markdown(table: Sequence[Row]) -> str:
+    headings = [heading for _, heading, _ in COLUMNS]
+    lines = [headings, ["---"] + ["--:"] * (len(headings) - 1), *map(cells, table)]
+    return "".join("| " + " | ".join(_escaped(line)) + " |\n" for line in lines)
+
+
+def latex(table: Sequence[Row]) -> str:
+    """A booktabs table."""
+    special = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "±": r"$\pm$", "–": "--"})
+    headings = [heading for _, heading, _ in COLUMNS]
+    lines = [" & ".join(cell.translate(special) for cell in cells(row)) + r" \\" for row in table]
+    head = " & ".join(heading.translate(special) for heading in headings) + r" \\"
+    columns = "l" + "r" * (len(headings) - 1)
+    above = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
+    return "\n".join([*above, *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def as_csv(table: Sequence[Row]) -> str:
+    """Full precision, for programs: fractions, MB and seconds."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(table[0]) if table else [], lineterminator="\n")
+    writer.writeheader()
+    for row in table:
+        writer.writerow({**row, "seeds": " ".join(map(str, row["seeds"]))})
+    return text.getvalue()
+
+
+def terminal(table: Sequence[Row], title: str | None = None) -> Any:
+    """A rich table; the best value of a column is bold."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for position, (_, heading, _) in enumerate(COLUMNS):
+        view.add_column(heading, justify="left" if position == 0 else "right")
+    bold = {key: _best(table, key) for key in ("accuracy", "best", "pooled", "p10", "worst")}
+    for row in table:
+        keys = [key for key, _, _ in COLUMNS]
+        view.add_row(
+            *(
+                Text(cell, style="bold" if row["method"] in bold.get(key, ()) else "")
+                for key, cell in zip(keys, cells(row), strict=True)
+            )
+        )
+    return view
+
+
+def _best(table: Sequence[Row], key: str) -> list[str]:
+    known = [row[key] for row in table if row[key] is not None]
+    return [row["method"] for row in table if known and row[key] == max(known)]
+
+
+def _escaped(line: Sequence[str]) -> list[str]:
+    return [cell.replace("|", r"\|") for cell in line]
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

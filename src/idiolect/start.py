@@ -1,0 +1,113 @@
+"""What a simulation starts from: a device, an engine, a model that fits, initial weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from idiolect.engine.base import Engine
+from idiolect.engine.loop import LoopEngine
+from idiolect.engine.stacked import StackedEngine
+from idiolect.errors import UserError, did_you_mean
+from idiolect.federation import Federation
+from idiolect.method import cross_entropy
+from idiolect.net import initial_tree
+from idiolect.tree import Tree
+
+ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise did_you_mean(name, DTYPES, "dtype")
+    return DTYPES[name]
+
+
+def device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device '{name}'; use auto, cpu or cuda") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device 'cuda' asked for but this machine has none; use --device cpu")
+    return found
+
+
+def check_model(model: nn.Module, federation: Federation) -> None:
+    """A model whose input or output does not fit the data is told so before anything runs."""
+    x = federation.x[:2].clone()
+    if x.dtype == torch.uint8 or x.is_floating_point():
+        x = x.to(next(model.parameters()).dtype)
+    was = model.training
+    try:
+        with torch.no_grad():
+            out = model.eval()(x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"the model cannot take samples of shape {tuple(federation.shape)}: {reason}"
+        ) from None
+    finally:
+        model.train(was)
+    if tuple(out.shape[1:]) != (federation.classes,):
+        raise UserError(
+            f"the model's output has shape {tuple(out.shape[1:])} but the data has "
+            f"{federation.classes} classes; build the model with classes={federation.classes}"
+        )
+
+
+def overlay(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
+    """Replace starting values by given ones, names and shapes checked."""
+    out = dict(start)
+    for name, value in (given or {}).items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        if name not in start:
+            raise did_you_mean(name, start, "parameter in the initial weights")
+        if tuple(value.shape) != tuple(start[name].shape):
+            raise UserError(
+                f"initial weight '{name}' has shape {tuple(value.shape)}, "
+                f"the model needs {tuple(start[name].shape)}"
+            )
+        if not bool(torch.isfinite(torch.as_tensor(value)).all()):
+            raise UserError(f"initial weight '{name}' holds NaN or infinite values")
+        out[name] = torch.as_tensor(value).to(start[name])
+    return out
+
+
+def engine(
+    name: str,
+    federation: Federation,
+    model: nn.Module,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Engine:
+    if name not in ENGINES:
+        raise did_you_mean(name, ENGINES, "engine")
+    chosen = ENGINES[name](federation, model, seed=seed, device=device, dtype=dtype)
+    if name == "stacked" and (reason := _cannot_stack(chosen, model)):
+        warnings.warn(
+            f"the model cannot be stacked ({reason}); using the loop engine, which is slower",
+            stacklevel=4,
+        )
+        return LoopEngine(federation, model, seed=seed, device=device, dtype=dtype)
+    return chosen
+
+
+def _cannot_stack(engine: Engine, model: nn.Module) -> str | None:
+    """Try one tiny training step of two stacked clients."""
+    start = initial_tree(model, engine.net, engine.dtype)
+    local = engine.local([0, 0], 0)
+    two = {n: v.to(engine.device).expand(2, *v.shape).clone() for n, v in start.items()}
+    try:
+        local.sgd(cross_entropy, two, lr=0.0, steps=1, batch_size=2, purpose="probe")
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return str(error).splitlines()[0]
+    return None

@@ -1,0 +1,173 @@
+"""The command line, on the real simulation with a handful of rounds."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner, Result
+
+from idiolect import models, report, runs
+from idiolect.cli import app
+
+TINY = ["--clients", "4", "--rounds", "2", "--model", "linear", "--set", "split.alpha=0.5"]
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], prog_name="idiolect")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "list", "run", "resume", "compare", "report", "data", "data inspect"]
+)
+def test_every_command_has_help(command: str) -> None:
+    result = call(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "idiolect" in result.stdout and ("Examples" in result.stdout or command == "data")
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = "import sys, idiolect.cli; assert not {'torch', 'numpy', 'pyarrow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("kind", ["methods", "datasets", "splits", "models", "recipes"])
+def test_list(kind: str) -> None:
+    assert call("list", kind).exit_code == 0
+    entries = json.loads(call("list", kind, "--json").stdout)
+    assert all(entry["name"] for entry in entries) and (entries or kind == "recipes")
+
+
+def test_run_writes_a_run_and_json_is_alone_on_stdout() -> None:
+    result = call("run", "fedper", *TINY, "--json")
+    assert result.exit_code == 0
+    summary = json.loads(result.stdout)
+    assert summary["method"] == "fedper" and summary["accuracy"]["last"]["mean"] > 0
+    assert (Path("runs/fedper-digits-dirichlet-seed0") / "summary.json").exists()
+    assert call("run", "fedper", *TINY).exit_code == 0
+    assert Path("runs/fedper-digits-dirichlet-seed0-2").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["run", "fedavgg"], "did you mean 'fedavg'"),
+        (["run", "fedavg", "--data", "cifar"], "did you mean 'cifar10'"),
+        (["run", "fedavg", "--split", "dirichlt"], "did you mean 'dirichlet'"),
+        (["run", "fedavg", "--model", "lnear"], "did you mean 'linear'"),
+        (["run", "fedavg", "--set", "method.lrr=1"], "did you mean 'lr'"),
+        (["run", "fedavg", "--set", "split.alpha=0"], "alpha"),
+        (["run", "fedavg", "--clients", "5000"], "clients"),
+        (["run", "fedavg", "--participation", "0"], "participation"),
+        (["run", "fedavg", "--engine", "stack"], "did you mean 'stacked'"),
+        (["run", "fedavg", "--init", "none.safetensors"], "does not exist"),
+        (["run", "fedavg", "--config", "none.yaml"], "cannot read"),
+        (["run", "fedavg", "--model", "torch.nn:Flatten"], "classes"),
+        (["resume", "nowhere"], "not a run"),
+        (["report", "nowhere"], "does not exist"),
+        (["report", ".", "--format", "pdf"], "format"),
+        (["list", "method"], "did you mean 'methods'"),
+        (["compare", "fedavg", "fedavg"], "once"),
+        (["compare", "fedavg", "--seeds", "0,x"], "0,1,2"),
+        (["data", "get", "mnst"], "did you mean 'mnist'"),
+        (["data", "inspect", "digits", "--split", "shard"], "did you mean 'shards'"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(words: list[str], hint: str) -> None:
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert hint in result.stderr and result.stdout == ""
+    assert not list(Path().iterdir())
+
+
+def test_compare_reports_and_skips_what_is_done() -> None:
+    words = ["compare", "local", "fedavg", *TINY, "--seeds", "0,1", "--out", "c"]
+    result = call(*words, "--set", "fedavg.epochs=2")
+    assert result.exit_code == 0, result.output
+    assert "gain over local" in result.stdout and "report.html" in result.stdout
+    for name in ("compare.csv", "compare.md", "report.html", "fedavg-seed1/summary.json"):
+        assert (Path("c") / name).exists()
+    assert runs.read_config(Path("c/fedavg-seed0"))["method"]["epochs"] == 2
+    again = call(*words, "--set", "fedavg.epochs=2", "--json")
+    assert again.stderr.count("already finished") == 4
+    assert [row["method"] for row in json.loads(again.stdout)] == ["local", "fedavg"]
+    other = call(*words, "--set", "fedavg.epochs=3")
+    assert other.exit_code == 2 and "another run" in other.stderr
+
+
+def test_report_formats(tmp_path: Path) -> None:
+    call("run", "local", *TINY, "--out", "r")
+    assert "accuracy" in call("report", "r").stdout
+    assert call("report", "r", "--format", "md").stdout.startswith("| method")
+    assert call("report", "r", "--format", "csv").stdout.startswith("method,")
+    assert call("report", "r", "-o", "page.html").exit_code == 0
+    assert Path("page.html").stat().st_size > 1_000_000
+    assert call("report", "r", "-o", "table.md").exit_code == 0
+    assert Path("table.md").read_text().startswith("| method")
+    assert call("report", "r", "-o", "none/table.md").exit_code == 2
+
+
+def test_killed_and_resumed_equals_left_alone(tmp_path: Path) -> None:
+    words = ["run", "fedas", *TINY[:2], "--rounds", "12", "--model", "mlp", "--set"]
+    words += ["checkpoint_every=2", "--set", "method.epochs=1", "--participation", "0.5"]
+    program = [sys.executable, "-m", "idiolect", *words, "--out", "killed"]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and len(runs.read_events(Path("killed"))) < 4:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert call("resume", "killed").exit_code == 0
+    assert call(*words, "--out", "alone").exit_code == 0
+    killed, alone = report.load(Path("killed")), report.load(Path("alone"))
+    for key in ("accuracy", "accuracy_after", "bytes_up", "bytes_down", "samples", "protocol"):
+        assert killed.summary[key] == alone.summary[key]
+    for name, column in alone.table.items():
+        assert column.tobytes() == killed.table[name].tobytes(), name
+    assert "already finished" in call("resume", "killed").stderr
+
+
+def test_exported_model_loads_into_the_plain_module_and_starts_another_run() -> None:
+    assert call("run", "fedper", *TINY, "--save-models", "last", "--out", "a").exit_code == 0
+    model = models.build({"name": "linear"}, (1, 8, 8), 10)
+    model.load_state_dict(load_file("a/models/last/client_0002.safetensors"))
+    assert torch.isfinite(model(torch.zeros(1, 1, 8, 8))).all()
+    result = call("run", "fedper", *TINY, "--init", "a/models/last", "--out", "b")
+    assert result.exit_code == 0, result.output
+    begun, ended = report.load(Path("b")).events[0], report.load(Path("a")).events[-1]
+    assert (
+        begun["accuracy"] == ended["accuracy"]
+    )  # base from the server's file, heads from clients'
+    Path("bad.safetensors").write_bytes(b"nonsense")
+    bad = call("run", "fedavg", *TINY, "--init", "bad.safetensors")
+    assert bad.exit_code == 2 and "not a readable safetensors file" in bad.stderr
+
+
+def test_schedule_and_config_file() -> None:
+    Path("who.json").write_text("[[0, 1], [2, 3]]")
+    Path("mine.yaml").write_text("rounds: 2\nsplit: {name: iid, clients: 4}\nmodel: linear\n")
+    result = call("run", "fedavg", "--config", "mine.yaml", "--schedule", "who.json", "--out", "s")
+    assert result.exit_code == 0, result.output
+    assert [event["started"] for event in runs.read_events(Path("s"))] == [[], [0, 1], [2, 3]]
+    Path("who.json").write_text("[[0, 1], [2, 1]]")
+    Path("s/summary.json").unlink()
+    changed = call("resume", "s")
+    assert changed.exit_code == 2 and "changed since the run started" in changed.stderr
+
+
+def test_data_commands() -> None:
+    assert "digits" in call("data", "list").stdout
+    assert "scikit-learn" in call("data", "get", "digits").stdout
+    about = json.loads(call("data", "inspect", "digits", "--clients", "5", "--json").stdout)
+    assert about["n_clients"] == 5
+    assert "5 clients" in call("data", "inspect", "digits", "--clients", "5").stdout

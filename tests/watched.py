@@ -1,0 +1,75 @@
+"""A simulation whose messages are kept, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from idiolect import methods, tree
+from idiolect.federation import Federation
+from idiolect.method import Method
+from idiolect.rounds import Round
+
+from .conftest import simulation
+
+
+class Watched:
+    """Runs `rounds` rounds and keeps, for each (from 0): the round, `fits`, what rejoined late,
+    every client's personal model, the server state and the private states before and after."""
+
+    def __init__(
+        self,
+        method: Method | Mapping[str, Any],
+        federation: Federation,
+        model: nn.Module,
+        rounds: int,
+        **options: Any,
+    ) -> None:
+        built = method if isinstance(method, Method) else methods.build(method)
+        self.sim = simulation(built, federation, model, rounds, **options)
+        self.rounds: list[Round] = []
+        self.fits: list[Any] = []
+        self.downs: list[Any] = []
+        self.rejoined: list[dict[int, Any]] = []
+        self.personal: list[list[dict[str, Tensor]]] = []
+        self.server: list[dict[str, Any]] = []
+        self.mine: list[dict[int, Any]] = [self._private()]
+        self._keep_messages()
+        for _ in range(rounds):
+            self.fits.append(None)
+            self.downs.append(None)
+            self.rejoined.append({})
+            self.rounds.append(self.sim.step())
+            everyone = list(range(federation.n_clients))
+            models = self.sim._personal(everyone)
+            self.personal.append([tree.client(models, i) for i in everyone])
+            self.server.append(dict(self.sim.server))
+            self.mine.append(self._private())
+
+    def _private(self) -> dict[int, Any]:
+        everyone = list(range(self.sim.federation.n_clients))
+        state = self.sim.mine[everyone]
+        return {i: tree.each(lambda x: x.clone(), tree.row(state, i)) for i in everyone}
+
+    def _keep_messages(self) -> None:
+        fit, rejoin = self.sim.engine.fit, self.sim._rejoin
+
+        def keep_fit(*args: Any) -> Any:
+            self.downs[-1], self.fits[-1] = args[1], fit(*args)
+            return self.fits[-1]
+
+        def keep_rejoin(*args: Any) -> Any:
+            self.rejoined[-1] = rejoin(*args)
+            return self.rejoined[-1]
+
+        self.sim.engine.fit, self.sim._rejoin = keep_fit, keep_rejoin  # type: ignore[method-assign]
+
+    def up(self, t: int, name: str, position: int) -> Any:
+        """Part `name` of what the client at `position` among those who started sent."""
+        part = self.fits[t].up[name]
+        return part[position] if isinstance(part, Tensor) else tree.client(part, position)
+
+    def logs(self, t: int) -> dict[str, Tensor]:
+        return self.rounds[t].logs
