@@ -60,7 +60,9 @@ def plans(
     for seed in seeds:
         for name in known:
             config = settings.resolve(
-                file, {**flags, "method": {"name": name}, "seed": seed}, _meant_for(name, sets)
+                file,
+                {**flags, "method": {"name": name}, "seed": seed},
+                _meant_for(name, known, sets),
             )
             made.append(Plan(config, out / f"{name}-seed{seed}"))
     return made
@@ -78,11 +80,15 @@ def run_all(
     """Run what is missing, continue what is unfinished, read the rest."""
     # All directories are checked before the first minute is spent.
     standing = [runs.standing(item.out, item.config) for item in plan]
+    seeds: dict[str, list[Plan]] = {}  # of each method: they share a stack
     for item, found in zip(plan, standing, strict=True):
         if found == "finished":
             progress.note(f"{settings.label(item.config)}: already finished in {item.out}")
         else:
-            runs.execute(item.config, item.out, resume=True, progress=progress, build=build)
+            seeds.setdefault(item.config["method"]["name"], []).append(item)
+    for items in seeds.values():
+        outs = [item.out for item in items]
+        runs.execute_together([item.config for item in items], outs, True, progress, build)
     return [report.load(item.out) for item in plan]
 
 
@@ -111,16 +117,21 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _meant_for(name: str, sets: Sequence[str]) -> list[str]:
-    """Settings for all methods, and those for this one, as `method.key=value`."""
-    from idiolect import methods
+def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[str]:
+    """Settings for all methods, and those for this one, as `method.key=value`. A hyperparameter
+    that only some of the compared methods have is for those."""
+    from idiolect.methods import REGISTRY
 
     kept = []
     for item in sets:
         first, dot, rest = item.partition(".")
-        if dot and first in methods.REGISTRY:
+        if dot and first in REGISTRY:
             if first == name:
                 kept.append(f"method.{rest}")
-        else:
-            kept.append(item)
+            continue
+        key = rest.partition("=")[0]
+        if first == "method" and key not in REGISTRY[name].__dataclass_fields__:
+            if any(key in REGISTRY[other].__dataclass_fields__ for other in compared):
+                continue
+        kept.append(item)
     return kept

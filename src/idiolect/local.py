@@ -184,7 +184,7 @@ class Local(ABC):
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         """`[K, *shape]` uniform in [0, 1), keyed by client."""
-        draws = [keys.rng(self.seed, purpose, i).random(tuple(shape)) for i in self.ids]
+        draws = [keys.rng(seed, purpose, i).random(tuple(shape)) for seed, i in self.keys]
         return torch.as_tensor(np.stack(draws), dtype=self.dtype, device=self.device)
 
     def log(self, **values: Tensor) -> None:
@@ -192,12 +192,19 @@ class Local(ABC):
         self.logs |= {name: value.detach() for name, value in values.items()}
 
     def __init__(
-        self, net: Net, seed: int, round: int, ids: list[int], sizes: Tensor, counts: Tensor
+        self,
+        net: Net,
+        round: int,
+        ids: list[int],
+        keys: list[tuple[int, int]],
+        sizes: Tensor,
+        counts: Tensor,
     ):
-        self.net, self.seed, self.round, self.ids = net, seed, round, ids
+        self.net, self.round, self.ids = net, round, ids
+        self.keys = keys  # of the clients' randomness: (seed, client)
         self.sizes, self.counts = sizes, counts
         self.device, self.dtype = sizes.device, sizes.dtype
         self.logs: Tree = {}
-        self.samples_seen = 0
+        self.samples_seen = np.zeros(len(ids), dtype=np.int64)
         self.losses: dict[str, Tensor] = {}  # mean training loss [K] by purpose
         self.steps: dict[str, Tensor] = {}  # steps of SGD taken [K] by purpose

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from idiolect import schedule as schedules
 from idiolect import start, tree
-from idiolect.engine.base import Part
+from idiolect.engine.base import Fitted, Part
 from idiolect.errors import UserError
 from idiolect.federation import Federation
 from idiolect.method import Down, Method, Server, Ups
@@ -42,6 +42,16 @@ class Round:
     train_loss: float = float("nan")
     seconds: float = 0.0
     seconds_eval: float = 0.0
+
+
+@dataclass
+class Work:
+    """A round between its two halves: local work is what is missing."""
+
+    turn: Turn
+    down: Down = field(default_factory=Down)
+    mine: Record = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
 
 
 class Simulation:
@@ -143,22 +153,34 @@ class Simulation:
 
     def step(self) -> Round:
         """One round of the schedule."""
+        work = self.begin()
+        fitted = None
+        if work.turn.start:
+            fitted = self.engine.fit(self.method, work.down, work.mine, work.turn.start, self.round)
+        return self.finish(work, fitted)
+
+    def begin(self) -> Work:
+        """The server's part before local work: who starts, and what they are sent."""
         if self.round >= self.rounds:
             raise UserError(f"all {self.rounds} rounds are done")
-        began, method, t = time.perf_counter(), self.method, self.round
-        turn = self.turns[t]
-        self.server.round, self.server.logs = t, {}
+        work = Work(self.turns[self.round])
+        self.server.round, self.server.logs = self.round, {}
+        if work.turn.start:
+            self.server = self.method.prepare(self.server, work.turn.start)
+            work.down = self._download(work.turn.start)
+            work.mine = self.engine.to_device(self.mine[work.turn.start])
+        return work
+
+    def finish(self, work: Work, fitted: Fitted | None) -> Round:
+        """The rest of the round: what arrives is aggregated, and models are tested."""
+        method, turn, t = self.method, work.turn, self.round
         result = Round(t + 1, turn.start, list(turn.arrive), [], {})
         fresh: Record = {}
-        if turn.start:
-            self.server = method.prepare(self.server, turn.start)
-            down = self._download(turn.start)
-            result.bytes_down += down.nbytes(len(turn.start))
-            mine = self.engine.to_device(self.mine[turn.start])
-            fitted = self.engine.fit(method, down, mine, turn.start, t)
+        if fitted is not None:
+            result.bytes_down += work.down.nbytes(len(turn.start))
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
-            result.samples, result.logs = fitted.samples, fitted.logs
+            result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
             result.train_loss = float(fitted.train_loss.mean())
             if self._tests_now:
                 result.seconds_eval += self._test("after", fitted.trained, turn.start)
@@ -172,7 +194,7 @@ class Simulation:
         if tested:
             result.seconds_eval += self._evaluate()
         result.clients = self._columns(turn, blank=not tested)
-        result.seconds = time.perf_counter() - began
+        result.seconds = time.perf_counter() - work.began
         return result
 
     @property
@@ -217,9 +239,12 @@ class Simulation:
             down = self._download(ids, list(late.values()))
             result.bytes_down += down.nbytes(len(ids))
             mine = self.engine.to_device(self.mine[ids])
-            local = self.engine.local(ids, t)
             seen = down.stacked(len(ids))
-            up, mine = self.method.rejoin(seen, mine, up, local)
+            done = [
+                self.method.rejoin(*parts, local)
+                for local, *parts in self.engine.grouped(ids, t, seen, mine, up)
+            ]
+            up, mine = tree.join([d[0] for d in done]), tree.join([d[1] for d in done])
             self.mine[ids] = mine
             if self._tests_now:
                 result.seconds_eval += self._test("after", self.method.trained(seen, up, mine), ids)
@@ -246,11 +271,12 @@ class Simulation:
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
             return params
-        adapted = []
-        for group in self.engine.groups(ids):
-            local = self.engine.local([ids[g] for g in group], self.round)
-            adapted.append(self.method.adapt({n: v[group] for n, v in params.items()}, local))
-        return tree.join(adapted)
+        return tree.join(
+            [
+                self.method.adapt(part, local)
+                for local, part in self.engine.grouped(ids, self.round, params)
+            ]
+        )
 
     def _adapt_unseen(self, ids: list[int]) -> None:
         """Held-out clients train once on what the server would send them; nothing goes back."""

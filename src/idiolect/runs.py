@@ -10,8 +10,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -60,35 +60,80 @@ def execute(
     build: Builder | None = None,
 ) -> dict[str, Any]:
     """Run a resolved config into `out`, or continue there; returns the summary."""
+    return execute_together([config], [out], resume, progress, build)[0]
+
+
+def execute_together(
+    configs: Sequence[Config],
+    outs: Sequence[Path | str],
+    resume: bool = False,
+    progress: Progress | None = None,
+    build: Builder | None = None,
+) -> list[dict[str, Any]]:
+    """Several seeds of one config, each into its own directory, in one stack where they can be."""
     if build is None:
         from idiolect import assemble
 
         build = assemble.build
-    out, progress = Path(out), progress or Quiet()
-    found = standing(out, config)
-    if found == "finished" and resume:
-        return dict(json.loads((out / "summary.json").read_text(encoding="utf-8")))
-    _refuse(out, found, resume)
-    check_writable(out)
-    if found == "unfinished":
-        same_threads(out / "env.json")
-    sim = build(config)
-    with disk_errors(out), locked(out), stop_requests() as stop:
-        # Another process may have come first while the data was loading.
-        found = standing(out, config)
-        _refuse(out, found, resume)
-        run = _Recorder(config, out, sim, progress)
-        run.open(fresh=found == "new")
-        sent = sum(event["bytes_up"] + event["bytes_down"] for event in run.events)
-        progress.start(settings.label(config), max(run.round, 0), config["rounds"], sent)
-        try:
-            return _rounds(run, stop)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"stopped at once; `idiolect resume {out}` continues after round {run.saved or 0}"
-            ) from None
-        finally:
-            progress.close()
+    progress = progress or Quiet()
+    todo: list[tuple[Config, Path]] = []
+    for config, folder in zip(configs, map(Path, outs), strict=True):
+        found = standing(folder, config)
+        if found == "finished" and resume:
+            continue
+        _refuse(folder, found, resume)
+        check_writable(folder)
+        if found == "unfinished":
+            same_threads(folder / "env.json")
+        todo.append((config, folder))
+    if todo:
+        _run([(config, folder, build(config)) for config, folder in todo], resume, progress)
+    return [_summary_of(Path(folder)) for folder in outs]
+
+
+def _run(todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progress) -> None:
+    with ExitStack() as guards:
+        for _, out, _ in todo:
+            guards.enter_context(disk_errors(out))
+            guards.enter_context(locked(out))
+        stop = guards.enter_context(stop_requests())
+        recorders: list[_Recorder] = []
+        for config, out, sim in todo:
+            # Another process may have come first while the data was loading.
+            found = standing(out, config)
+            _refuse(out, found, resume)
+            recorders.append(_Recorder(config, out, sim, progress if not recorders else Quiet()))
+            recorders[-1].open(fresh=found == "new")
+        for group in _stacks(recorders):
+            lead = group[0]
+            lead.progress = progress
+            sent = sum(event["bytes_up"] + event["bytes_down"] for event in lead.events)
+            label = settings.label(lead.config)
+            if len(group) > 1:
+                label += "".join(f",{run.config['seed']}" for run in group[1:])
+            progress.start(label, max(lead.round, 0), lead.config["rounds"], sent)
+            try:
+                _rounds(group, stop)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"stopped at once; `idiolect resume {lead.out}` continues after round "
+                    f"{lead.saved or 0}"
+                ) from None
+            finally:
+                progress.close()
+
+
+def _stacks(recorders: "list[_Recorder]") -> "list[list[_Recorder]]":
+    """Runs that take their rounds together: all of them, or each on its own."""
+    from idiolect.sweep import Sweep
+
+    simulations = [run.sim for run in recorders]
+    same = len({run.round for run in recorders}) == 1 and len(recorders) > 1
+    return [recorders] if same and Sweep.fits(simulations) else [[run] for run in recorders]
+
+
+def _summary_of(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "summary.json").read_text(encoding="utf-8")))
 
 
 def standing(out: Path, config: Config | None) -> Literal["new", "unfinished", "finished"]:
@@ -125,21 +170,37 @@ def read_events(out: Path) -> list[dict[str, Any]]:
     return events
 
 
-def _rounds(run: "_Recorder", stop: Stop) -> dict[str, Any]:
-    total, every = run.config["rounds"], run.config["checkpoint_every"]
-    if run.round < 0:
-        run.record(run.sim.start())
-    while run.round < total:
+def _rounds(group: "list[_Recorder]", stop: Stop) -> None:
+    lead = group[0]
+    total, every = lead.config["rounds"], lead.config["checkpoint_every"]
+    for run in group:
+        if run.round < 0:
+            run.record(run.sim.start())
+    step = _stepper(group)
+    while lead.round < total:
         if stop.asked:
-            run.checkpoint()
+            for run in group:
+                run.checkpoint()
             raise Interrupted(
-                f"stopped after round {run.round} of {total}; "
-                f"continue with: idiolect resume {run.out}"
+                f"stopped after round {lead.round} of {total}; "
+                f"continue with: idiolect resume {lead.out}"
             )
-        run.record(run.sim.step())
-        if run.round % every == 0 or run.round == total:
-            run.checkpoint()
-    return run.finish()
+        for run, done in zip(group, step(), strict=True):
+            run.record(done)
+        if lead.round % every == 0 or lead.round == total:
+            for run in group:
+                run.checkpoint()
+    for run in group:
+        run.finish()
+
+
+def _stepper(group: "list[_Recorder]") -> Callable[[], list[Any]]:
+    """One round of every run in the group."""
+    if len(group) == 1:
+        return lambda: [group[0].sim.step()]
+    from idiolect.sweep import Sweep
+
+    return Sweep([run.sim for run in group]).step
 
 
 class _Recorder:
@@ -224,14 +285,13 @@ class _Recorder:
         checkpoint.save(self.out / "checkpoint", self.round, tensors, meta)
         self.saved = self.round
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> None:
         self.clients.flush(whole=True)
         self.matrices.flush(whole=True)
         n_clients = len(self.clients.rounds[self.round]["client"])
         self.exports.finished(self.sim, self.round, n_clients)
         summary = summarise(self.config, self.clients.table(), self.events)
         atomic.write_json(self.out / "summary.json", summary)
-        return summary
 
 
 def summarise(

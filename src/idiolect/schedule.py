@@ -133,7 +133,13 @@ def make(
         if stragglers is not None and (stragglers.count or stragglers.periods):
             raise UserError("choose stragglers or clock, not both")
         return _clocked(clients, rounds, seed, participation, clock, asynchronous)
-    slow = (stragglers or Stragglers()).of(clients)
+    stragglers = stragglers or Stragglers()
+    slow = stragglers.of(clients)
+    if slow and not asynchronous and stragglers.cycle in ("code", "paper"):
+        raise UserError(
+            f"stragglers.cycle '{stragglers.cycle}' delivers late work but this method does not "
+            "use late work; set stragglers.cycle=discard, or take an asynchronous method"
+        )
     turns = []
     out: dict[int, int] = {}
     for t in range(rounds):
@@ -141,7 +147,7 @@ def make(
         arrive = dict.fromkeys(start, t)
         lost = []
         for i, period in slow.items():
-            pattern = (stragglers or Stragglers()).pattern(period, asynchronous)
+            pattern = stragglers.pattern(period, asynchronous)
             mark = pattern[t % len(pattern)]
             if mark in "TLB":
                 start.append(i)
@@ -226,9 +232,11 @@ def schedule_from(rounds: Sequence[Any]) -> list[Turn]:
         else:
             start = sorted(int(i) for i in entry)
             arrive = dict.fromkeys(start, t)
+        if len(set(start)) < len(start):
+            raise ValueError(f"round {t + 1} names a client twice")
         for i in start:
-            if i in out:
-                raise ValueError(f"client {i} starts in round {t + 1} while its work is still out")
+            if i in out:  # it began anew, so what it had out never arrived
+                turns[out[i]].lost.append(i)
             out[i] = t
         for i, s in arrive.items():
             if out.pop(i, None) != s:

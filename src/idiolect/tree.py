@@ -128,7 +128,7 @@ def mix(weight: Tensor, tree: Tree) -> Tree:
     mixed: Tree = {}
     for name, x in tree.items():
         w = weight.to(x.device, x.dtype)
-        mixed[name] = (w @ x.reshape(x.shape[0], -1)).reshape(*w.shape[:-1], *x.shape[1:])
+        mixed[name] = (w @ x.reshape(x.shape[0], -1)).reshape((*w.shape[:-1], *x.shape[1:]))
     return mixed
 
 
@@ -140,7 +140,7 @@ def dot(a: Tree, b: Tree) -> Tensor:
 
 def cosine(a: Tree, b: Tree) -> Tensor:
     """Cosine per client; 0 where one of the two does not move (the angle is undefined there)."""
-    norms = (dot(a, a) * dot(b, b)).sqrt()
+    norms = dot(a, a).sqrt() * dot(b, b).sqrt()
     return torch.where(norms > 0, dot(a, b) / norms.clamp_min(torch.finfo(norms.dtype).tiny), 0.0)
 
 
@@ -229,11 +229,14 @@ def nbytes(record: Record) -> int:
 
 
 class Table:
-    """One record per client id, kept off the device: what the server remembers of each client, or
-    the clients' private state while they are away. Rows nobody wrote are made by `default`."""
+    """One record per client id: what the server remembers of each client, or the clients' private
+    state while they are away. Rows nobody wrote are made by `default`. A small table stays on the
+    device its rows come from; one that outgrows `budget` bytes lives in host memory."""
 
-    def __init__(self, default: Record | Callable[[list[int]], Record]):
+    def __init__(self, default: Record | Callable[[list[int]], Record], budget: int = 4 << 30):
         self._default = default
+        self._budget = budget
+        self._on_host = False
         self.rows: dict[int, Record] = {}
 
     def __getitem__(self, ids: Sequence[int]) -> Record:
@@ -243,9 +246,15 @@ class Table:
         return pile([self.rows[i] for i in ids])
 
     def __setitem__(self, ids: Sequence[int], record: Record) -> None:
-        host = each(lambda x: x.detach().to("cpu"), record)
+        if not self._on_host:
+            total = nbytes(record) // max(1, len(ids)) * len(self.rows.keys() | set(ids))
+            self._on_host = total > self._budget
+            if self._on_host:
+                self.rows = {i: each(lambda x: x.to("cpu"), r) for i, r in self.rows.items()}
+        if self._on_host:
+            record = each(lambda x: x.to("cpu"), record)
         for k, i in enumerate(ids):
-            self.rows[int(i)] = each(torch.Tensor.clone, row(host, k))
+            self.rows[int(i)] = each(lambda x: x.detach().clone(), row(record, k))
 
     def _fresh(self, ids: list[int]) -> Record:
         if callable(self._default):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -68,15 +69,38 @@ class Fitted:
     up: Record
     mine: Record
     trained: Tree
-    samples: int
+    samples: np.ndarray  # [K] visited in training, counting every epoch
     train_loss: Tensor
     logs: Tree
+
+    def rows(self, first: int, last: int) -> Fitted:
+        """The part of clients first..last-1."""
+
+        def cut(record: Record) -> Record:
+            return tree.each(lambda x: x[first:last], record)
+
+        return Fitted(
+            cut(self.up),
+            cut(self.mine),
+            cut(self.trained),
+            self.samples[first:last],
+            self.train_loss[first:last],
+            cut(self.logs),
+        )
 
 
 class DataLocal(Local):
     """A `Local` over `Data`: clients' training samples laid one after the other."""
 
-    def __init__(self, data: Data, net: Net, train_net: Net, seed: int, round: int, ids: list[int]):
+    def __init__(
+        self,
+        data: Data,
+        net: Net,
+        train_net: Net,
+        round: int,
+        ids: list[int],
+        keys: list[tuple[int, int]],
+    ):
         index = [data.parts["train"][i] for i in ids]
         sizes = [len(i) for i in index]
         self.data, self.train_net = data, train_net
@@ -89,9 +113,9 @@ class DataLocal(Local):
         )
         super().__init__(
             net,
-            seed,
             round,
             ids,
+            keys,
             torch.tensor(sizes, device=data.device, dtype=data.dtype),
             counts.to(data.device),
         )
@@ -122,9 +146,13 @@ class Engine(ABC):
         seed: int,
         device: torch.device,
         dtype: torch.dtype,
+        keys: list[tuple[int, int]] | None = None,
     ):
+        """`keys` gives the (seed, client) of each client's randomness where it is not the obvious
+        one: several federations in one stack."""
         self.data = Data(federation, device, dtype)
-        self.seed, self.device, self.dtype = seed, device, dtype
+        self.device, self.dtype = device, dtype
+        self.keys = keys or [(seed, i) for i in range(federation.n_clients)]
         module = deepcopy(module).to(device, dtype)
         self.net = Net(module)
         self.train_net = Net(module, training=True)
@@ -143,16 +171,19 @@ class Engine(ABC):
     def to_device(self, record: Record) -> Record:
         return tree.each(lambda x: x.to(self.device), record)
 
+    def grouped(self, ids: Sequence[int], round: int, *records: Record) -> Iterator[Any]:
+        """The clients group by group: their handle on the data, and their part of each record."""
+        for group in self.groups(ids):
+            pick = _picker(group, len(ids))
+            local = self.local([ids[g] for g in group], round)
+            yield (local, *(tree.each(pick, record) for record in records))
+
     def fit(
         self, method: Method, down: Down, mine: Record, ids: Sequence[int], round: int
     ) -> Fitted:
         """Local work of clients `ids`."""
         done: list[tuple[Record, Record, Tree, DataLocal]] = []
-        message = down.stacked(len(ids))
-        for group in self.groups(ids):
-            local = self.local([ids[g] for g in group], round)
-            pick = _picker(group, len(ids))
-            seen, state = tree.each(pick, message), tree.each(pick, mine)
+        for local, seen, state in self.grouped(ids, round, down.stacked(len(ids)), mine):
             up, state = method.fit(seen, state, local)
             done.append((up, state, method.trained(seen, up, state), local))
         losses = [sum(d[3].losses.values(), start=0 * d[3].sizes) for d in done]
@@ -161,7 +192,7 @@ class Engine(ABC):
             up=tree.join([d[0] for d in done]),
             mine=tree.join([d[1] for d in done]) if done[0][1] else {},
             trained=tree.join([d[2] for d in done]),
-            samples=sum(d[3].samples_seen for d in done),
+            samples=np.concatenate([d[3].samples_seen for d in done]),
             train_loss=torch.cat([x / c for x, c in zip(losses, counts, strict=True)]),
             logs=tree.join([d[3].logs for d in done]) if done[0][3].logs else {},
         )

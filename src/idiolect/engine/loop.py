@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idiolect import keys
 from idiolect.engine.base import Data, DataLocal, Engine, Part
-from idiolect.local import Order, Plan, Rows, Sgd
+from idiolect.local import Local, Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
@@ -38,7 +38,7 @@ class LoopLocal(DataLocal):
         lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
         velocity: Tree = {}
         total, seen = torch.zeros((), device=self.device, dtype=self.dtype), 0
-        with dropout_seed(self.device, self.seed, how.purpose, self.ids[0], self.round):
+        with dropout_seed(self.device, how.purpose, self):
             for batch in batches:
                 at = batch.to(self.device)
                 for _ in range(how.repeat):
@@ -77,7 +77,7 @@ class LoopLocal(DataLocal):
         leaf = {n: v.requires_grad_(n in moving) for n, v in w.items()}
         at = torch.arange(len(self.y_host[0]), device=self.device)
         net = self.train_net if training else self.net
-        with dropout_seed(self.device, self.seed, "grad", self.ids[0], self.round):
+        with dropout_seed(self.device, "grad", self):
             value = self._call(loss, net, leaf, at, extra, None).mean()
             grads = torch.autograd.grad(value, [leaf[n] for n in moving])
         self.samples_seen += len(at)
@@ -119,7 +119,7 @@ class LoopLocal(DataLocal):
         return Rows(torch.cat(out))
 
     def _batches(self, plan: Plan, start: int = 0, merge: bool = False) -> list[Tensor]:
-        where = (self.y_host[0], self.seed, self.ids[0], self.round)
+        where = (self.y_host[0], *self.keys[0], self.round)
         rows, sizes = plan.table(*where, start, merge)
         return [torch.from_numpy(r[:s]) for r, s in zip(rows, sizes, strict=True)]
 
@@ -140,7 +140,8 @@ class LoopEngine(Engine):
         return [[k] for k in range(len(ids))]
 
     def local(self, ids: list[int], round: int) -> LoopLocal:
-        return LoopLocal(self.data, self.net, self.train_net, self.seed, round, ids)
+        keys = [self.keys[i] for i in ids]
+        return LoopLocal(self.data, self.net, self.train_net, round, ids, keys)
 
     @torch.no_grad()
     def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
@@ -175,10 +176,11 @@ def _mean(out: Tensor, coupled: bool) -> Tensor:
 class dropout_seed:
     """Dropout masks of their own for one purpose, leaving torch's global generator alone."""
 
-    def __init__(self, device: torch.device, seed: int, purpose: str, *where: int):
+    def __init__(self, device: torch.device, purpose: str, local: Local):
         devices = [device] if device.type == "cuda" else []
         self._fork = torch.random.fork_rng(devices)
-        self._seed = keys.torch_seed(seed, f"dropout/{purpose}", *where)
+        seed, client = local.keys[0]
+        self._seed = keys.torch_seed(seed, f"dropout/{purpose}", client, local.round)
 
     def __enter__(self) -> None:
         self._fork.__enter__()

@@ -50,7 +50,7 @@ class StackedLocal(DataLocal):
         training = Training(self, loss, how, moving, x, coupled, steps)
         stack = {n: v[steps.order] for n, v in params.items()}
         extra = tuple(reorder(e, steps.order) for e in extra)
-        with dropout_seed(self.device, self.seed, how.purpose, self.ids[0], self.round):
+        with dropout_seed(self.device, how.purpose, self):
             if self.graphs is not None and self.graphs.suits(training, extra):
                 stack, total = self.graphs.run(training, stack, extra)
             else:
@@ -79,7 +79,7 @@ class StackedLocal(DataLocal):
         share_of = self.sizes[steps.order]
         grad = {n: torch.zeros_like(stack[n]) for n in moving}
         total = torch.zeros_like(self.sizes)
-        with dropout_seed(self.device, self.seed, "grad", self.ids[0], self.round):
+        with dropout_seed(self.device, "grad", self):
             for step in steps:
                 part = take(stack, step.who)
                 value, grads = self.value_and_grad(loss, net, part, moving, step, extra)
@@ -141,8 +141,8 @@ class StackedLocal(DataLocal):
     ) -> Steps:
         begin = start or [0] * len(self.ids)
         tables = [
-            plan.table(y, self.seed, i, self.round, s, merge)
-            for y, i, s in zip(self.y_host, self.ids, begin, strict=True)
+            plan.table(y, *key, self.round, s, merge)
+            for y, key, s in zip(self.y_host, self.keys, begin, strict=True)
         ]
         return Steps(tables, self.offsets, self.device, self.dtype, exact)
 
@@ -352,7 +352,8 @@ class StackedEngine(Engine):
         return [list(range(len(ids)))]
 
     def local(self, ids: list[int], round: int) -> StackedLocal:
-        local = StackedLocal(self.data, self.net, self.train_net, self.seed, round, ids)
+        keys = [self.keys[i] for i in ids]
+        local = StackedLocal(self.data, self.net, self.train_net, round, ids, keys)
         local.graphs = self.graphs
         return local
 

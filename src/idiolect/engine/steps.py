@@ -57,7 +57,7 @@ class Steps:
             at[: len(sizes), k, : rows.shape[1]] = rows + offsets[i]
             self.sizes[: len(sizes), k] = sizes
         self.active = (self.sizes > 0).sum(1)  # clients still training at each step
-        self.samples = int(self.sizes.sum())
+        self.samples = self.sizes.sum(0)[np.argsort(order)]  # by client
         self.at = torch.from_numpy(at).to(device)
         self.size = torch.from_numpy(self.sizes).to(device, dtype)
         self.ragged = bool((self.sizes[self.sizes > 0] < self.width).any())
