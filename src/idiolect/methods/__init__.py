@@ -9,11 +9,16 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from idiolect.errors import UserError, did_you_mean
 from idiolect.method import Method
+from idiolect.methods.fine_tuning import SUFFIX, fine_tuned
 
 FILES = (
     "local",
     "fedavg",
     "fedper",
+    "lg_fedavg",
+    "fedbn",
+    "fedbabu",
+    "fedrep",
     "spfl",
     "fedavg_async",
     "lga",
@@ -21,6 +26,27 @@ FILES = (
     "feddwa",
     "pflego",
     "fedas",
+    "fedrod",
+    "fedrecon",
+    "fedproto",
+    "fedpac",
+    "cd2_pfed",
+    "fedavgm",
+    "fedprox",
+    "fine_tuning",
+    "fedupdate",
+    "per_fedavg",
+    "per_fedavg_async",
+    "pfedme",
+    "ditto",
+    "apfl",
+    "scaffold",
+    "fedamp",
+    "fedfomo",
+    "l2c",
+    "sfl",
+    "cfl",
+    "fedala",
 )
 
 
@@ -37,7 +63,24 @@ def _methods_of(file: str) -> list[type[Method]]:
     ]
 
 
-REGISTRY: dict[str, type[Method]] = {m.name: m for file in FILES for m in _methods_of(file)}
+class Registry(dict[str, type[Method]]):
+    """Methods by name. `NAME_ft` is there for every NAME, listed or not: NAME, fine-tuned."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or self._to_tune(name) is not None
+
+    def __missing__(self, name: str) -> type[Method]:
+        base = self._to_tune(name)
+        if base is None:
+            raise KeyError(name)
+        return fine_tuned(base)
+
+    def _to_tune(self, name: object) -> type[Method] | None:
+        base = str(name).removesuffix(SUFFIX)
+        return None if base == str(name) or base.endswith(SUFFIX) else self.get(base)
+
+
+REGISTRY = Registry({m.name: m for file in FILES for m in _methods_of(file)})
 
 
 def build(section: Mapping[str, Any] | str) -> Method:

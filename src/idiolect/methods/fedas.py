@@ -137,7 +137,8 @@ class FedAS(SgdMethod):
         return server
 
     def shared(self, server: Server) -> Tree | None:
-        return server["base"]
+        divided = self.personal_layers.startswith("channels:")  # all names, but not whole
+        return None if divided else server["base"]
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["model"]

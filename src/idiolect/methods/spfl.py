@@ -95,9 +95,9 @@ class SPFL(SgdMethod):
             self._measure(server, ups)
         before = tree.each(lambda x: x.to(ups.sizes.device), server["models"][ups.ids])
         after: Tree = {}
-        for s, names in enumerate(server.net.stages(self.stages)):
-            last = s == len(server.net.stages(self.stages)) - 1
-            c = self._mixing(server, ups, s, last)
+        stages = server.net.stages(self.stages)
+        for s, names in enumerate(stages):
+            c = self._mixing(server, ups, s, last=names == stages[-1])
             server.log(**{f"mixing_{s}": c})
             update, w = tree.pick(ups["update"], names), tree.pick(before, names)
             after |= self._move(c, w, update)
@@ -108,22 +108,24 @@ class SPFL(SgdMethod):
         return tree.sub(w, tree.scale(tree.mix(c, update), self.eta))
 
     def _measure(self, server: Server, ups: Ups) -> None:
-        """Cosines of this refresh, kept for every pair of clients that took part."""
-        n = max(server.sizes) + 1
-        at = torch.tensor(ups.ids)
-        for s, names in enumerate(server.net.stages(self.stages)):
-            measured = self._cosine(server, tree.pick(ups["probe"], names), s).cpu()
-            known = server["cosine"].setdefault(str(s), torch.eye(n, dtype=measured.dtype))
-            known = known.cpu()
-            known[at[:, None], at] = measured
-            server["cosine"][str(s)] = known
-            server.log(**{f"similarity_{s}": measured})
+        stages = server.net.stages(self.stages)
+        for s, names in enumerate(stages):
+            probe = tree.pick(ups["probe"], names)
+            layers = self.similarity == "layers" and self.stages == 2 and names != stages[-1]
+            self._know(server, ups, s, self._by_layers(probe) if layers else tree.cosines(probe))
 
-    def _cosine(self, server: Server, update: Tree, stage: int) -> Tensor:
-        body = stage == 0 and self.stages == 2
-        if self.similarity != "layers" or not body:
-            return tree.cosines(update)
-        layers = [n for n in update if n.endswith("weight")]  # biases are not measured
+    def _know(self, server: Server, ups: Ups, s: int, measured: Tensor, new: float = 1.0) -> None:
+        """Keep what was measured of every pair that took part; `new` < 1 is a moving average."""
+        n, at = max(server.sizes) + 1, torch.tensor(ups.ids)
+        unknown = torch.eye(n) if new == 1 else torch.zeros(n, n)
+        known = server["cosine"].get(str(s), unknown.to(measured.dtype)).cpu().clone()
+        known[at[:, None], at] = (1 - new) * known[at[:, None], at] + new * measured.cpu()
+        server["cosine"][str(s)] = known
+        server.log(**{f"similarity_{s}": known[at[:, None], at]})
+
+    def _by_layers(self, update: Tree) -> Tensor:
+        """Weighted mean of the layers' cosines; biases are not measured."""
+        layers = [n for n in update if n.endswith("weight")]
         shares = [float(w) for w in self.layer_weights.split(",")]
         if len(shares) != len(layers):
             raise UserError(
@@ -161,7 +163,8 @@ class SPFL(SgdMethod):
 @dataclass(frozen=True)
 class SPFLW(SPFL):
     """SPFL-w: mixes the trained models instead of the updates. `variant='code'` is the published
-    program's: one matrix from four layer weights, moving average over refreshes, uniform head."""
+    program's: one matrix from four layer weights, its moving average from 0 over the refreshes,
+    uniform head."""
 
     variant: Literal["paper", "code"] = hyper("paper", "row-stochastic St on all stages, or code's")
 
@@ -175,16 +178,13 @@ class SPFLW(SPFL):
             super()._measure(server, ups)
             return
         layers = [n for n in ups["probe"] if n.endswith("weight")]
-        shares = [0.4] + [0.6 / (len(layers) - 1)] * (len(layers) - 1)  # 0.4, 0.2, 0.2, 0.2
-        pairs = zip(shares, layers, strict=True)
-        measured = sum(w * tree.cosines({n: ups["probe"][n]}) for w, n in pairs)
-        assert isinstance(measured, Tensor)
-        old = server["cosine"].get("0")
-        fresh = measured.cpu()
-        server["cosine"]["0"] = fresh if old is None else 0.6 * old + 0.4 * fresh
-        server.log(similarity_0=server["cosine"]["0"])
+        rest = 0.6 / max(1, len(layers) - 1)  # 0.4, 0.2, 0.2, 0.2 for the paper's four layers
+        each = [
+            (rest if k else 0.4) * tree.cosines({n: ups["probe"][n]}) for k, n in enumerate(layers)
+        ]
+        self._know(server, ups, 0, torch.stack(each).sum(0), new=0.4)
 
     def _mixing(self, server: Server, ups: Ups, stage: int, last: bool) -> Tensor:
         if self.variant == "code" and last:
-            return torch.full((len(ups), len(ups)), 1 / len(ups)).to(ups.sizes)
+            return ups.sizes.new_full((len(ups), len(ups)), 1 / len(ups))
         return super()._mixing(server, ups, 0 if self.variant == "code" else stage, last)

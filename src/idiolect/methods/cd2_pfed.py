@@ -1,0 +1,113 @@
+"""CD2-pFed (Shen, Zhou and Yu, CVPR 2022): cyclic distillation-guided channel decoupling.
+
+A share of every layer's output channels is private, the rest is averaged; nothing of a private
+channel travels. Shared and private channels are sub-networks of the client's model. Beside the
+cross-entropy of the whole, the two learn from each other: half the sum of both Kullback-Leibler
+divergences between their predictions. The private share grows linearly from 0 to `personal_share`;
+at 0 this is FedAvg, at 1 Local. The client smooths its private weights over time.
+
+The private channels are the last ones of each layer. The head's outputs are the classes, which both
+sub-networks must predict, so its inputs are divided instead; its bias is shared and serves both.
+There is no public code, and the paper's weights of distillation and smoothing were not at hand: 1
+and none here. The paper smooths after local epochs, here it is after rounds. As `personal_layers`
+of FedAS, 'channels:0.5' is the same decoupling without distillation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.method import Down, Record, Server, Tree, Ups, cross_entropy, hyper
+from idiolect.methods.fedavg import FedAvg
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+
+def cyclic_distillation(
+    net: Net, params: Tree, x: Tensor, y: Tensor, shared: Tree, private: Tree, lam: Tensor
+) -> Tensor:
+    """Cross-entropy plus lambda times the symmetric divergence of the two sub-networks."""
+    s, p = (F.log_softmax(net(masked(params, only), x), 1) for only in (shared, private))
+    divergence = ((s.exp() - p.exp()) * (s - p)).sum(1) / 2
+    return cross_entropy(net, params, x, y) + lam * divergence
+
+
+def masked(params: Tree, only: Tree) -> Tree:
+    """The weights `only` keeps; statistics as copies, which the sub-network may update."""
+    return {n: x * only[n] if n in only else x.clone() for n, x in params.items()}
+
+
+@dataclass(frozen=True)
+class CD2pFed(FedAvg):
+    """Channels divided into shared and private ones that distil into each other."""
+
+    personal_share: float = hyper(0.5, "share of each layer's channels that becomes private")
+    growth_rounds: int = hyper(50, "rounds until the private share is reached (0: at once)")
+    distill: float = hyper(1.0, "lambda: weight of the cyclic distillation")
+    average: float = hyper(1.0, "weight of new private weights against the old (1: no smoothing)")
+
+    name: ClassVar[str] = "cd2_pfed"
+    paper: ClassVar[str] = "Shen et al., CD2-pFed: Cyclic Distillation-guided Channel Decoupling"
+    year: ClassVar[int] = 2022
+    personal_part: ClassVar[str] = "the last channels of every layer"
+    traffic: ClassVar[str] = "2 shared channels"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.personal_share <= 1 or not 0 < self.average <= 1:
+            raise UserError("method.personal_share and method.average must lie between 0 and 1")
+        if self.growth_rounds < 0 or self.distill < 0:
+            raise UserError("method.growth_rounds and method.distill must not be negative")
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        return {"model": start}
+
+    def download(
+        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
+    ) -> Down:
+        grown = min(1.0, server.round / self.growth_rounds) if self.growth_rounds else 1.0
+        spec = f"channels:{grown * self.personal_share}"
+        return Down(shared={"model": server.net.shared(server["model"], spec)})
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        part, start = down["model"], tree.overlay(down["model"], mine["model"])
+        shared, private = self._sub_networks(part, tree.pick(start, local.net.weights))
+        if self.distill and private:
+            extra = (shared, private, torch.full_like(local.sizes, self.distill))
+            model = self.train(local, start, cyclic_distillation, extra=extra)
+        else:
+            model = self.train(local, start)
+        up = tree.crop(model, part)
+        smooth = model if self.average == 1 else tree.lerp(mine["model"], model, self.average)
+        return {"model": up}, {"model": tree.overlay(up, smooth)}
+
+    def _sub_networks(self, part: Tree, whole: Tree) -> tuple[Tree, Tree]:
+        """1 where a weight belongs to the sub-network; empty where there are no two of them."""
+        if not any(n in part and part[n].shape != x.shape for n, x in whole.items()):
+            return {}, {}
+        ones = tree.apply(torch.ones_like, tree.pick(part, whole))
+        shared = tree.overlay(ones, tree.zeros_like(whole))
+        undivided = {n for n in whole if part[n].shape == whole[n].shape}
+        return shared, {n: x if n in undivided else 1 - x for n, x in shared.items()}
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        server["model"] = tree.overlay(tree.mix(self.weights(ups), ups["model"]), server["model"])
+        return server
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return tree.overlay(down["model"], mine["model"])
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        return mine["model"]
+
+    def shared(self, server: Server) -> Tree | None:
+        return None

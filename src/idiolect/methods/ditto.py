@@ -1,0 +1,75 @@
+"""Ditto (Li et al., 2021): FedAvg, and beside it a personal model pulled towards the global one.
+
+    v_k <- v_k - lr (grad F_k(v_k) + lambda (v_k - w_t))      (Algorithm 1, Eq. 1)
+
+The personal model never leaves the client and is the one tested; what is sent is plain FedAvg, of
+which Ditto leaves no trace. Global and personal steps see the same mini-batches, as in the authors'
+program. lambda = 0 is Local, which other libraries have as default; 0.1 here, one of the values
+(0.1, 1, 2) the authors choose from.
+
+w_t is the model received; so paper and program. With `personal_steps='after'` the personal steps
+come after the global ones and are pulled to the client's own freshly trained copy of it instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.method import Record, Tree, hyper
+from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.fedprox import proximal
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+
+
+@dataclass(frozen=True)
+class Ditto(FedAvg):
+    """A personal model per client, regularised towards the global one."""
+
+    lam: float = hyper(0.1, "lambda: pull of the personal model to the global one (0: Local)")
+    personal_lr: float = hyper(0.0, "learning rate of the personal steps (0: lr)")
+    personal_epochs: int = hyper(0, "epochs of the personal steps (0: as the global ones)")
+    personal_steps: Literal["before", "after"] = hyper(
+        "before", "the global steps, pulled to the received model; or after, to the trained one"
+    )
+
+    name: ClassVar[str] = "ditto"
+    paper: ClassVar[str] = "Li et al., Ditto: Fair and Robust FL Through Personalization"
+    year: ClassVar[int] = 2021
+    personal_part: ClassVar[str] = "a second whole model"
+
+    def __post_init__(self) -> None:
+        if min(self.lam, self.personal_lr, self.personal_epochs) < 0:
+            raise UserError("method.lam, personal_lr and personal_epochs must not be negative")
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        return {"model": start}
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        if self.personal_steps == "before":
+            own = self._personalize(local, mine["model"], down["model"])
+            return super().fit(down, {"model": own}, local)
+        up, _ = super().fit(down, mine, local)
+        return up, {"model": self._personalize(local, mine["model"], up["model"])}
+
+    def _personalize(self, local: Local, own: Tree, towards: Tree) -> Tree:
+        how: dict[str, Any] = {}
+        if self.personal_lr:
+            how["lr"] = self.personal_lr * self.lr_decay**local.round
+        if self.personal_epochs:
+            how |= {"epochs": self.personal_epochs, "steps": 0}
+        anchor = tree.pick(towards, local.net.weights)
+        pull = torch.full_like(local.sizes, self.lam)
+        return self.train(local, own, proximal, extra=(anchor, pull), **how)
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return mine["model"]
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        return mine["model"]

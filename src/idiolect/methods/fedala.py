@@ -1,0 +1,130 @@
+"""FedALA (Zhang et al., AAAI 2023): adaptive local aggregation.
+
+Before training, a client mixes the global model into its own, element by element in the p last
+layers, and takes the rest as it comes:
+
+    Theta_i = Theta_i + (Theta - Theta_i) * W_i,   W_i in [0, 1]
+
+W_i (Algorithm 1) starts at one, is learned by gradient steps of size eta on s % of the client's
+data, clipped to [0, 1] after each, and stays with the client. In the first round in which it has a
+model of its own it repeats until the loss settles (its deviation over the last 10 passes is below
+0.1), later it makes one pass. All ones is FedAvg.
+
+Where paper and code disagree: the paper's p counts layers, the code's weight tensors (default 2: a
+linear head and its bias). The code never stops repeating if the loss does not settle: `ala_epochs`
+caps it. It watches the last mini-batch's loss; here it is the mean over the pass. eta, s, p, the
+threshold and the window are those quoted with FedAS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.method import Record, Tree, hyper
+from idiolect.methods import holdout
+from idiolect.methods.fedavg import FedAvg
+
+if TYPE_CHECKING:
+    from idiolect.local import Local, Rows
+    from idiolect.net import Net
+
+
+def mixed(own: Tree, theirs: Tree, weight: Tree) -> Tree:
+    """`own + (theirs - own) * W`, so written that a weight of one gives `theirs` exactly."""
+    return {n: own[n] * (1 - weight[n]) + theirs[n] * weight[n] for n in weight}
+
+
+def mixed_loss(
+    net: Net, params: Tree, x: Tensor, y: Tensor, own: Tree, theirs: Tree, part: Tensor
+) -> Tensor:
+    """The loss of the mixture; `params` holds W under the names of the leaves it mixes."""
+    weight = {n: params[n] for n in own}
+    return holdout.weighted(net, params | mixed(own, theirs, weight), x, y, part)
+
+
+def clipped(params: Tree, own: Tree, theirs: Tree, part: Tensor) -> Tree:
+    return {n: params[n].clamp(0, 1) for n in own}
+
+
+@dataclass(frozen=True)
+class FedALA(FedAvg):
+    """FedAvg whose clients learn, element by element, how much of the global model to take."""
+
+    eta: float = hyper(1.0, "step size of W")
+    data_share: float = hyper(0.8, "s: share of the client's data W is learned on")
+    layer_index: int = hyper(2, "p: the last p weight tensors are mixed (0: all)")
+    threshold: float = hyper(0.1, "the loss has settled below this standard deviation")
+    window: int = hyper(10, "of the losses of this many passes")
+    ala_epochs: int = hyper(50, "most passes over the share in a client's first mixing")
+
+    name: ClassVar[str] = "fedala"
+    paper: ClassVar[str] = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized FL"
+    year: ClassVar[int] = 2023
+    personal_part: ClassVar[str] = "the mixture of own and global model, and its weights W"
+
+    def __post_init__(self) -> None:
+        if self.eta < 0 or not 0 < self.data_share <= 1 or self.layer_index < 0:
+            raise UserError(
+                "method.eta and method.layer_index must not be negative, method.data_share above 0 "
+                "and at most 1"
+            )
+        if self.window < 1 or self.ala_epochs < 1:
+            raise UserError("method.window and method.ala_epochs must be at least 1")
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        weight = tree.pick(start, local.net.weights[-self.layer_index :])
+        visits = torch.zeros(len(local.ids), dtype=torch.int64, device=local.device)
+        return {"model": start, "weight": tree.apply(torch.ones_like, weight), "visits": visits}
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        weight = mine["weight"]
+        if bool((mine["visits"] > 0).any()):
+            weight = self._learn(local, down["model"], mine)
+        model = self.train(local, self.initialised(down["model"], mine["model"], weight))
+        return {"model": model}, {"model": model, "weight": weight, "visits": mine["visits"] + 1}
+
+    @staticmethod
+    def initialised(theirs: Tree, own: Tree, weight: Tree) -> Tree:
+        """The client's model at the start of the round."""
+        return theirs | mixed(own, theirs, weight)
+
+    def _learn(self, local: Local, theirs: Tree, mine: Record) -> Tree:
+        """W on a fresh share of the data; clients that never trained have nothing to mix yet."""
+        own = tree.pick(mine["model"], mine["weight"])
+        part, _ = holdout.split(local, self.data_share, f"ala/{local.round}")
+        weight = mine["weight"]
+        first, active = mine["visits"] == 1, mine["visits"] > 0
+        losses: list[Tensor] = []
+        while len(losses) < self.ala_epochs and bool(active.any()):
+            learned = self._pass(local, theirs | weight, own, tree.pick(theirs, own), part)
+            weight = tree.where(active, learned, weight)
+            losses.append(local.losses.pop("ala"))
+            active = active & first & ~self._settled(losses)
+        return weight
+
+    def _pass(self, local: Local, params: Tree, own: Tree, theirs: Tree, part: Rows) -> Tree:
+        moved = local.sgd(
+            mixed_loss,
+            params,
+            train=tuple(own),
+            extra=(own, theirs, part),
+            after=clipped,
+            lr=self.eta,
+            batch_size=self.batch_size,
+            order=self.order,
+            purpose="ala",
+        )
+        return tree.pick(moved, own)
+
+    def _settled(self, losses: list[Tensor]) -> Tensor:
+        last = torch.stack(losses[-self.window :])
+        return (last.std(0, correction=0) < self.threshold) & (len(losses) > self.window)
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return self.initialised(down["model"], mine["model"], mine["weight"])

@@ -1,0 +1,29 @@
+"""FedBN (Li et al., ICLR 2021): federated learning on non-IID features via local BatchNorm.
+
+FedPer whose personal layers are the normalization layers, statistics included (Algorithm 1). On a
+model without such layers it is FedAvg.
+
+The paper and its code average uniformly over datasets cut to equal size; here it is by sample
+count, which is the same there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from idiolect.method import hyper
+from idiolect.methods.fedper import FedPer
+
+
+@dataclass(frozen=True)
+class FedBN(FedPer):
+    """Normalization layers, with their statistics, stay; everything else is averaged."""
+
+    personal_layers: str = hyper("norm", "what stays: norm, or name patterns")
+
+    name: ClassVar[str] = "fedbn"
+    paper: ClassVar[str] = "Li et al., FedBN: FL on Non-IID Features via Local Batch Normalization"
+    year: ClassVar[int] = 2021
+    personal_part: ClassVar[str] = "the normalization layers and their statistics"
+    traffic: ClassVar[str] = "2 without norm"

@@ -1,0 +1,125 @@
+"""FedProto (Tan et al., AAAI 2022): federated prototype learning across heterogeneous clients.
+
+Only class prototypes travel: the mean feature of each class. A client trains its own whole model
+with cross-entropy plus lambda times the squared distance of a feature to the global prototype of
+its class (Algorithm 1), and predicts the class of the nearest global prototype.
+
+|f - c_k|^2 = |f|^2 - (2 c_k . f - |c_k|^2), so the nearest prototype is the largest output of a
+linear head with weights 2 c_k and biases -|c_k|^2. That head replaces the client's own in the tree
+it predicts with, and the personal model exports as a plain module. A class nobody has sent a
+prototype of gets the bias `NEVER`; before the first prototypes arrive the client's own head serves.
+
+Where paper and code disagree: the paper weighs prototypes by sample count (and divides by the
+number of clients once more, which would shrink them); the code's mean is uniform: `weighting`. The
+penalty is the mean over features as in the code. The code collects prototypes while it trains;
+here they are the features of the trained model. A class absent from this round keeps its prototype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.method import Down, Record, Server, Tree, Ups, hyper
+from idiolect.methods.local import LocalOnly
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+NEVER = -1e9  # bias of a class without prototype
+
+
+def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
+    return net.features(params, x)
+
+
+def aligned(
+    net: Net, params: Tree, x: Tensor, y: Tensor, target_CD: Tensor, pull_C: Tensor
+) -> Tensor:
+    """Cross-entropy plus `pull` times the mean squared distance to the class's target."""
+    h = net.features(params, x)
+    distance = (h - target_CD[y]).square().mean(1)
+    return F.cross_entropy(net.classify(params, h), y, reduction="none") + pull_C[y] * distance
+
+
+def class_average(means_KCD: Tensor, weight_KC: Tensor, old_CD: Tensor) -> Tensor:
+    """Mean over clients of each class's row; a class without weight keeps the old one."""
+    weight_KC = weight_KC.to(means_KCD.dtype)
+    total = weight_KC.sum(0)[:, None]
+    mean = torch.einsum("kc,kcd->cd", weight_KC, means_KCD) / total.clamp_min(1)
+    return torch.where(total > 0, mean, old_CD.to(mean))
+
+
+@dataclass(frozen=True)
+class FedProto(LocalOnly):
+    """Every client has its own model; features of a class are drawn to its global prototype."""
+
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds")
+    batch_size: int | Literal["full"] = hyper(4, "mini-batch size, or 'full'")
+    lam: float = hyper(1.0, "lambda: pull of features to the global prototypes (0: Local)")
+    weighting: Literal["samples", "uniform"] = hyper("samples", "how clients' prototypes count")
+    prediction: Literal["prototype", "classifier"] = hyper(
+        "prototype", "predict the class of the nearest prototype, or with the client's own head"
+    )
+
+    name: ClassVar[str] = "fedproto"
+    paper: ClassVar[str] = "Tan et al., FedProto: Federated Prototype Learning"
+    year: ClassVar[int] = 2022
+    personal_part: ClassVar[str] = "the whole model"
+    traffic: ClassVar[str] = "2 prototypes"
+    rounds_default: ClassVar[int] = 100
+
+    def __post_init__(self) -> None:
+        if self.lam < 0:
+            raise UserError("method.lam must not be negative")
+
+    def server_init(self, net: Net, start: Tree) -> Record:
+        weight, bias = net.linear_head()
+        if bias is None:
+            raise UserError("fedproto needs a head with a bias; give the last layer bias=True")
+        known = torch.zeros_like(start[bias], dtype=torch.bool)
+        # the names of the head's leaves say where the prototypes go
+        return {"prototypes": {weight: torch.zeros_like(start[weight])}, "known": {bias: known}}
+
+    def download(
+        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
+    ) -> Down:
+        return Down(shared={"prototypes": server["prototypes"], "known": server["known"]})
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        [(weight, target)], [(bias, known)] = down["prototypes"].items(), down["known"].items()
+        extra = (target, self.lam * known.to(target.dtype))
+        model = self.train(local, mine["model"], aligned, extra=extra)
+        means = local.class_mean(local.forward(features, model))
+        return {"prototypes": {weight: means}, "counts": {bias: local.counts}}, {"model": model}
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        [(weight, means)], [(bias, counts)] = ups["prototypes"].items(), ups["counts"].items()
+        share = counts if self.weighting == "samples" else counts > 0
+        old = server["prototypes"][weight]
+        server["prototypes"] = {weight: class_average(means, share, old)}
+        server["known"] = {bias: server["known"][bias].to(counts.device) | (counts > 0).any(0)}
+        return server
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return self._predictor(mine["model"], down["prototypes"], down["known"])
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        return self._predictor(mine["model"], up["prototypes"], up["counts"])
+
+    def _predictor(self, model: Tree, prototypes: Tree, known: Tree) -> Tree:
+        if self.prediction == "classifier":
+            return model
+        [(weight, c_KCD)], [(bias, has)] = prototypes.items(), known.items()
+        has = has.bool()
+        never = torch.full_like(model[bias], NEVER)
+        nearest = {weight: 2 * c_KCD, bias: torch.where(has, -c_KCD.square().sum(2), never)}
+        return model | tree.where(has.any(1), nearest, tree.pick(model, nearest))

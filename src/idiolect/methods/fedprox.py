@@ -1,0 +1,53 @@
+"""FedProx (Li et al., 2020): FedAvg whose clients are held near the global model.
+
+Client k minimizes h_k(w) = F_k(w) + mu/2 |w - w_t|^2 around the model w_t it received (Eq. 2).
+
+mu = 0.1 is the value in FedAS's code; FedDWA's comparison uses 1 (searched .01, .1, 1, 10), the
+paper .001 to 1. Its default of 0 elsewhere is FedAvg under another name. The paper's stragglers
+that do partial work are a matter of the schedule here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.method import Record, Tree, cross_entropy, hyper
+from idiolect.methods.fedavg import FedAvg
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+    from idiolect.net import Net
+
+
+def proximal(
+    net: Net, params: Tree, x: Tensor, y: Tensor, anchor: Tree, strength: Tensor
+) -> Tensor:
+    """Cross-entropy plus `strength / 2 |w - anchor|^2` over the leaves of the anchor."""
+    gap = torch.stack([(params[n] - anchor[n]).square().sum() for n in anchor]).sum()
+    return cross_entropy(net, params, x, y) + 0.5 * strength * gap
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """One global model; local work pays for leaving it."""
+
+    mu: float = hyper(0.1, "strength of the pull to the received model (0: FedAvg)")
+
+    name: ClassVar[str] = "fedprox"
+    paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks"
+    year: ClassVar[int] = 2020
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise UserError(f"method.mu must not be negative, not {self.mu}")
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        anchor = tree.pick(down["model"], local.net.weights)
+        pull = torch.full_like(local.sizes, self.mu)
+        return {"model": self.train(local, down["model"], proximal, extra=(anchor, pull))}, mine

@@ -1,0 +1,55 @@
+"""FedRep (Collins et al., ICML 2021): exploiting shared representations.
+
+FedPer whose client trains in turns: the head for `head_epochs` under the received body, then the
+body for `epochs` under the new head (Algorithm 1). With `head_epochs` 0 the head stays frozen at
+its start: FedBABU without fine-tuning.
+
+Where paper and code disagree: Algorithm 1 averages bodies uniformly, the code by sample count
+(default). The code's weight decay of 1e-4 on weights (not biases) is not in the paper; none here.
+Sampled clients are tested before the next round as they are; the code's last round, head training
+on every client, is one more `fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.method import Record, hyper
+from idiolect.methods.fedper import FedPer
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+
+
+@dataclass(frozen=True)
+class FedRep(FedPer):
+    """Many epochs for the personal head, few for the shared body."""
+
+    epochs: int = hyper(1, "passes over the data for the body, after the head")
+    head_epochs: int = hyper(10, "passes over the data for the head, before the body")
+    batch_size: int | Literal["full"] = hyper(10, "mini-batch size, or 'full'")
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between phases and rounds")
+
+    name: ClassVar[str] = "fedrep"
+    paper: ClassVar[str] = "Collins et al., Exploiting Shared Representations for Personalized FL"
+    year: ClassVar[int] = 2021
+    rounds_default: ClassVar[int] = 100
+
+    def __post_init__(self) -> None:
+        if self.head_epochs < 0:
+            raise UserError("method.head_epochs must not be negative")
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        own = local.net.part(self.personal_layers)
+        head = [n for n in local.net.weights if n in own]
+        body = [n for n in local.net.weights if n not in own]
+        model = down["base"] | mine["own"]
+        if self.head_epochs:
+            epochs = self.head_epochs
+            model = self.train(local, model, train=head, epochs=epochs, steps=0, purpose="head")
+        if body:  # a linear model is all head
+            model = self.train(local, model, train=body)
+        return {"base": tree.drop(model, own)}, {"own": tree.pick(model, own)}

@@ -1,0 +1,57 @@
+"""FedUpdate, as SPFL's Table 1 compares it: FedAvg, and one more mini-batch step after averaging.
+
+The stepped models are what is tested, and also where the next round's training starts; so nothing
+is forgotten, unlike fine-tuning, and the server averages models that took the extra step.
+
+Defaults are those of SPFL's baselines: plain mean, lr 0.01, batches of 128, weight decay 1e-4, 100
+rounds. There all clients take part in every round; here a client that was away steps from what it
+receives now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+
+from idiolect.errors import UserError
+from idiolect.method import Record, Tree, hyper
+from idiolect.methods.fedavg import FedAvg
+
+if TYPE_CHECKING:
+    from idiolect.local import Local
+
+
+@dataclass(frozen=True)
+class FedUpdate(FedAvg):
+    """FedAvg whose clients step from the mean before they predict and before they train."""
+
+    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'")
+    weight_decay: float = hyper(1e-4, "L2 penalty of local SGD")
+    weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
+    update_steps: int = hyper(1, "mini-batch steps after averaging (0: FedAvg)")
+
+    name: ClassVar[str] = "fedupdate"
+    paper: ClassVar[str] = "baseline of Personalized Heterogeneous FL with Gradient Similarity"
+    year: ClassVar[int] = 2022
+    personal_part: ClassVar[str] = "the whole model, a step away from the mean"
+    rounds_default: ClassVar[int] = 100
+
+    def __post_init__(self) -> None:
+        if self.update_steps < 0:
+            raise UserError(f"method.update_steps must not be negative, not {self.update_steps}")
+
+    def adapt(self, params: Tree, local: Local) -> Tree:
+        return self._update(params, local)
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        return super().fit(down | {"model": self._update(down["model"], local)}, mine, local)
+
+    def _update(self, params: Tree, local: Local) -> Tree:
+        """The step after averaging: on the same mini-batch when the client is tested and when its
+        next round starts."""
+        if local.round == 0 or not self.update_steps:  # nothing has been averaged yet
+            return params
+        seen = torch.full((len(local.ids),), (local.round - 1) * self.update_steps)
+        return self.train(local, params, steps=self.update_steps, start=seen, purpose="update")

@@ -1,0 +1,155 @@
+"""L2C (Li et al., CVPR 2022): learning to collaborate.
+
+Every client has logits alpha_i over all N clients and moves along everybody's last updates,
+
+    w_ij = exp(alpha_ij) / sum_k exp(alpha_ik),   theta_i <- theta_i + sum_j w_ij Delta_j
+
+where Delta_j is what client j's local training changed. Before that it learns alpha_i by gradient
+steps on the loss of the mixture on its own validation samples. The mixture is linear in w, so its
+gradient is `<grad L(theta_i), Delta_j>` for every j, then the softmax's: one product with the stack
+of updates, whatever the number of steps.
+
+alpha starts at 0 (the paper does not say) and takes Adam steps, moments forgotten between rounds.
+All N updates are downloaded (traffic 1 + N); alpha_i travels with them as N numbers. The paper is
+decentralized and every node takes part in every round: with partial participation only the updates
+of the last round and the client's own last one are mixed. The validation part is a keyed share of
+the training samples, never trained on. Of the paper, pruning of neighbours and meta-L2C are left
+out. BatchNorm statistics stay on the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.errors import UserError
+from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, hyper
+from idiolect.methods import holdout
+from idiolect.methods.fedfomo import blend
+
+if TYPE_CHECKING:
+    from idiolect.local import Local, Rows
+    from idiolect.net import Net
+
+
+@dataclass(frozen=True)
+class L2C(SgdMethod):
+    """Clients learn how much of every client's update to take."""
+
+    alpha_lr: float = hyper(0.1, "step size of alpha (Adam); 0: alpha stays as it starts")
+    alpha_steps: int = hyper(1, "steps on alpha per round, each on the whole validation part")
+    alpha_decay: float = hyper(0.0, "L2 penalty of alpha")
+    alpha_self: float = hyper(0.0, "alpha_ii at the start; large: Local")
+    val_share: float = hyper(0.2, "own training samples alpha is learned on (0: all of them)")
+
+    name: ClassVar[str] = "l2c"
+    paper: ClassVar[str] = "Li et al., Learning to Collaborate in Decentralized Learning"
+    year: ClassVar[int] = 2022
+    personal_part: ClassVar[str] = "the whole model (mixed by the client), BatchNorm statistics"
+    traffic: ClassVar[str] = "1 + N"
+
+    def __post_init__(self) -> None:
+        if self.alpha_lr < 0 or self.alpha_steps < 0 or self.alpha_decay < 0:
+            raise UserError("method.alpha_lr, alpha_steps and alpha_decay must not be negative")
+        if not 0 <= self.val_share < 1:
+            raise UserError(f"method.val_share must be at least 0 and below 1: {self.val_share}")
+
+    def server_init(self, net: Net, start: Tree) -> Record:
+        return {"start": tree.pick(start, net.weights)}
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        update = tree.zeros_like(tree.pick(start, local.net.weights))
+        return {"base": start, "update": update}
+
+    def _known(self, server: Server) -> None:
+        """State that needs the number of clients."""
+        if "alpha" not in server:
+            n = len(server.sizes)
+            still = tree.zeros_like(server["start"])
+            server["updates"] = tree.clone(tree.expand(still, n))
+            server["present"] = torch.zeros(n, dtype=torch.bool)
+            server["alpha"] = self.alpha_self * torch.eye(n, dtype=torch.float64)
+
+    def download(
+        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
+    ) -> Down:
+        self._known(server)
+        ids = torch.tensor(list(server.sizes))
+        own = torch.tensor(list(who))[:, None] == ids  # nowhere for a client that never took part
+        alpha = own.double() @ server["alpha"].cpu()
+        like = next(iter(server["updates"].values())).dtype
+        return Down(
+            shared={"updates": server["updates"], "present": server["present"]},
+            each={"alpha": alpha.to(like), "own": own},
+        )
+
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        judged, trained_on = holdout.split(local, self.val_share, "l2c")
+        alpha = down["alpha"]
+        if self.alpha_lr and self.alpha_steps:
+            alpha = self._learn(local, down, mine, judged)
+        local.log(own_weight=(self.mixing(alpha, down) * down["own"]).sum(1))
+        base = self.mixture(alpha, down, mine)
+        model = self.train(local, base, holdout.weighted, extra=(trained_on,))
+        update = tree.pick(tree.sub(model, base), local.net.weights)
+        kept = base | tree.pick(model, local.net.stats)
+        return {"update": update, "alpha": alpha}, {"base": kept, "update": update}
+
+    def mixing(self, alpha: Tensor, down: Record) -> Tensor:
+        """w `[K, N]`: softmax over those who have an update."""
+        known = down["present"] | down["own"]
+        known = known | ~known.any(1, keepdim=True)  # a newcomer before anybody trained
+        return torch.softmax(alpha.masked_fill(~known, -torch.inf), 1)
+
+    def mixture(self, alpha: Tensor, down: Record, mine: Record) -> Tree:
+        """`theta_i + sum_j w_ij Delta_j`; an update of its own the server no longer has counts."""
+        w = self.mixing(alpha, down)
+        missing = (w * (down["own"] & ~down["present"])).sum(1)
+        step = tree.add(blend(w, down["updates"]), tree.scale(mine["update"], missing))
+        return mine["base"] | tree.add(step, mine["base"])
+
+    def _learn(self, local: Local, down: Record, mine: Record, judged: Rows) -> Tensor:
+        alpha = down["alpha"]
+        m, v = torch.zeros_like(alpha), torch.zeros_like(alpha)
+        for t in range(1, self.alpha_steps + 1):
+            w = self.mixing(alpha, down)
+            theta = self.mixture(alpha, down, mine)
+            gradient, _, _ = local.grad(holdout.weighted, theta, extra=(judged,))
+            along = products(gradient, down["updates"])
+            own = (down["own"] & ~down["present"]) * tree.dot(gradient, mine["update"])[:, None]
+            along = along + own
+            g = w * (along - (w * along).sum(1, keepdim=True)) + self.alpha_decay * alpha
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            alpha = alpha - self.alpha_lr * (m / (1 - 0.9**t)) / (
+                (v / (1 - 0.999**t)).sqrt() + 1e-8
+            )
+        return alpha
+
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        ids = list(server.sizes)
+        at = torch.tensor([ids.index(i) for i in ups.ids])
+        alpha = server["alpha"].cpu().clone()
+        alpha[at] = ups["alpha"].cpu().double()
+        server["alpha"] = alpha
+        server["present"] = torch.zeros(len(ids), dtype=torch.bool).index_fill(0, at, True)
+        rows = {n: torch.zeros_like(v) for n, v in server["updates"].items()}
+        server["updates"] = {
+            n: v.index_copy(0, at.to(v.device), ups["update"][n].to(v.device))
+            for n, v in rows.items()
+        }
+        server.log(alpha=alpha)
+        return server
+
+    def personal(self, down: Record, mine: Record) -> Tree:
+        return mine["base"] | tree.add(mine["update"], mine["base"])
+
+
+def products(a: Tree, stack: Tree) -> Tensor:
+    """`<a_k, stack_kn>` for every client k and member n `[K, N]`."""
+    each = [torch.einsum("kd,knd->kn", a[n].flatten(1), stack[n].flatten(2)) for n in a]
+    return torch.stack(each).sum(0)

@@ -1,0 +1,33 @@
+"""LG-FedAvg (Liang et al., 2020): local representations, a global head.
+
+FedPer turned round: every client keeps its own feature extractor, only the layers on top of it are
+averaged (Algorithm 1: global parameters weighted by n_m / N).
+
+Where paper and code disagree: the code averages the global layers uniformly (its clients have equal
+sizes), starts from a model FedAvg has trained for hundreds of rounds (give it as the initial
+weights), and on CIFAR-10 also shares the layer below the last (`personal_layers` takes patterns).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from idiolect.method import hyper
+from idiolect.methods.fedper import FedPer
+
+
+@dataclass(frozen=True)
+class LGFedAvg(FedPer):
+    """Body and head train together; the body stays, the head is averaged by sample count."""
+
+    lr: float = hyper(0.1, "client learning rate")
+    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'")
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds")
+    personal_layers: str = hyper("body", "what stays: body, or name patterns")
+
+    name: ClassVar[str] = "lg_fedavg"
+    paper: ClassVar[str] = "Liang et al., Think Locally, Act Globally: Federated Learning with LG"
+    year: ClassVar[int] = 2020
+    personal_part: ClassVar[str] = "the body"
+    traffic: ClassVar[str] = "2 head"
