@@ -130,8 +130,8 @@ def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[
                 kept.append(f"method.{rest}")
             continue
         key = rest.partition("=")[0]
-        if first == "method" and key not in REGISTRY[name].__dataclass_fields__:
-            if any(key in REGISTRY[other].__dataclass_fields__ for other in compared):
-                continue
+        has = [other for other in compared if key in REGISTRY[other].__dataclass_fields__]
+        if first == "method" and has and name not in has:
+            continue
         kept.append(item)
     return kept

@@ -126,12 +126,15 @@ class Local(ABC):
         **settings: Any,
     ) -> Tree:
         """Mini-batch SGD from `params`, with the fields of `Sgd` as settings. `train` names the
-        leaves that move (default: all weights); `x` replaces the inputs; `start` is the number of
-        mini-batches each client has seen before (with `steps`)."""
+        leaves that move (default: all weights); `x` replaces the inputs; with `steps`, `start` is
+        the number of mini-batches each client has seen before (default: `steps` a round)."""
         moving = [n for n in (self.net.weights if train is None else train) if n in params]
         if not moving:
             return dict(params)
-        return self._sgd(loss, params, Sgd(**settings), moving, tuple(extra), x, coupled, start)
+        how = Sgd(**settings)
+        if start is None:  # every round goes on where the one before stopped
+            start = torch.full((len(self.ids),), self.round * how.steps)
+        return self._sgd(loss, params, how, moving, tuple(extra), x, coupled, start)
 
     @abstractmethod
     def _sgd(
@@ -143,10 +146,9 @@ class Local(ABC):
         extra: tuple[Any, ...],
         x: Rows | None,
         coupled: bool,
-        start: Tensor | None,
+        start: Tensor,
     ) -> Tree: ...
 
-    @abstractmethod
     def grad(
         self,
         loss: Loss,
@@ -158,6 +160,20 @@ class Local(ABC):
     ) -> tuple[Tree, Tensor, Tree]:
         """Gradient of the mean loss over the whole data, the loss `[K]`, and `params` with
         statistics updated if `training` (then the data is one batch, dropout on)."""
+        moving = [n for n in (self.net.weights if train is None else train) if n in params]
+        if not moving:
+            return {}, torch.zeros_like(self.sizes), dict(params)
+        return self._grad(loss, params, moving, tuple(extra), training)
+
+    @abstractmethod
+    def _grad(
+        self,
+        loss: Loss,
+        params: Tree,
+        moving: list[str],
+        extra: tuple[Any, ...],
+        training: bool,
+    ) -> tuple[Tree, Tensor, Tree]: ...
 
     @abstractmethod
     def squared_grad(

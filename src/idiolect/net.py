@@ -6,7 +6,8 @@ module's own names, so what a method mixes, sends or exports loads back into the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from fnmatch import fnmatchcase
 
@@ -20,6 +21,17 @@ from idiolect.errors import UserError
 from idiolect.tree import Tree
 
 _CHANNELLED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # leaves begin with output channels
+
+
+@contextmanager
+def _no_fast_attention() -> Iterator[None]:
+    """Attention's inference kernel cannot be stacked over clients."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class _ReachedHead(Exception):
@@ -56,7 +68,8 @@ class Net:
         return self.training and any(isinstance(m, _BatchNorm) for m in self.module.modules())
 
     def __call__(self, params: Tree, x: Tensor) -> Tensor:
-        return functional_call(self.module, params, (x,))
+        with _no_fast_attention():
+            return functional_call(self.module, params, (x,))
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
         """The input of the head; needs only the body's leaves."""

@@ -85,6 +85,7 @@ class Simulation:
         self.device = start.device(device)
         self.dtype = start.dtype(dtype)
         start.check_model(model, federation)
+        start.check_batches(model, federation, getattr(method, "batch_size", None))
         self.engine = start.engine(engine, federation, model, seed, self.device, self.dtype)
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
         given = start.overlay(initial_tree(model, self.engine.net, self.dtype), init)
@@ -111,7 +112,16 @@ class Simulation:
         clients: list[int],
     ) -> list[Turn]:
         if recorded is not None:
-            turns = schedules.schedule_from(recorded)
+            try:
+                turns = schedules.schedule_from(recorded)
+            except (KeyError, TypeError, ValueError) as error:
+                raise UserError(f"the schedule is not a list of rounds: {error}") from None
+            late = any(s < t for t, turn in enumerate(turns) for s in turn.arrive.values())
+            if late and not self.method.asynchronous:
+                raise UserError(
+                    f"the schedule has late arrivals, which {self.method.name} cannot use; "
+                    "choose an asynchronous method such as plga or fedasync"
+                )
             strange = {i for t in turns for i in t.start} - set(clients)
             if strange:
                 raise UserError(
@@ -139,7 +149,8 @@ class Simulation:
         if self._clients_init:
             rows = [self._clients_init.get(i, self.start_tree) for i in ids]
             begin = {n: torch.stack([r[n].to(self.device) for r in rows]) for n in self.start_tree}
-        return self.method.client_init(begin, self.engine.local(ids, 0))
+        local = self.engine.local(ids, 0)
+        return self.engine.to_device(self.method.client_init(begin, local))
 
     # --- rounds ---
 
@@ -241,8 +252,8 @@ class Simulation:
             mine = self.engine.to_device(self.mine[ids])
             seen = down.stacked(len(ids))
             done = [
-                self.method.rejoin(*parts, local)
-                for local, *parts in self.engine.grouped(ids, t, seen, mine, up)
+                self.method.rejoin(d, m, u, local)
+                for local, d, m, u in self.engine.grouped(ids, t, seen, mine, up)
             ]
             up, mine = tree.join([d[0] for d in done]), tree.join([d[1] for d in done])
             self.mine[ids] = mine
@@ -335,15 +346,19 @@ class Simulation:
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state()`."""
-        state = tree.nest(tensors)
+        state = tree.ordered(tree.nest(tensors), self.engine.net.names)
         self.server |= self.engine.to_device(state["server"])
         for key, rows in state["tables"].items():
-            self.server[key].rows = _by_id(rows)
-        self.mine.rows = _by_id(state["mine"])
+            self._refill(self.server[key], rows)
+        self._refill(self.mine, state["mine"])
         since = meta["pending"]
         self.pending = {i: (since[str(i)], row) for i, row in _by_id(state["pending"]).items()}
         self._metrics = {k: state["metrics"][k].numpy().copy() for k in self._metrics}
         self.round = int(meta["round"])
+
+    def _refill(self, table: Table, rows: Record) -> None:
+        for i, row in _by_id(rows).items():
+            table[[i]] = self.engine.to_device(tree.pile([row]))
 
     def server_model(self) -> Tree | None:
         """What all clients share, under the plain module's names; None if they share no model."""

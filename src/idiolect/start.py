@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +42,7 @@ def device(name: str) -> torch.device:
 
 def check_model(model: nn.Module, federation: Federation) -> None:
     """A model whose input or output does not fit the data is told so before anything runs."""
-    x = federation.x[:2].clone()
-    if x.dtype == torch.uint8 or x.is_floating_point():
-        x = x.to(next(model.parameters()).dtype)
+    x = federation.x[:2].to(next(model.parameters()).dtype)
     was = model.training
     try:
         with torch.no_grad():
@@ -60,6 +59,24 @@ def check_model(model: nn.Module, federation: Federation) -> None:
             f"the model's output has shape {tuple(out.shape[1:])} but the data has "
             f"{federation.classes} classes; build the model with classes={federation.classes}"
         )
+
+
+def check_batches(model: nn.Module, federation: Federation, batch_size: object) -> None:
+    """BatchNorm over single values has no variance: say so before a client of one sample trains."""
+    lonely = [i for i in federation.seen if len(federation.train[i]) == 1]
+    if not (lonely or batch_size == 1):
+        return
+    try:
+        with torch.no_grad():
+            deepcopy(model).train()(federation.x[:1].to(next(model.parameters()).dtype))
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        what = f"client {lonely[0]} has one training sample" if lonely else "method.batch_size is 1"
+        fix = "raise split.min_size" if lonely else "raise method.batch_size"
+        raise UserError(
+            f"{what}, too few for the model's BatchNorm; {fix} or use GroupNorm"
+        ) from None
 
 
 def overlay(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:

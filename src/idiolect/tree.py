@@ -191,7 +191,7 @@ def nest(flat_leaves: Mapping[str, Tensor]) -> Record:
     return out
 
 
-def each(fn: Callable[[Tensor], Tensor], record: Record) -> Record:
+def each(fn: Callable[[Tensor], Tensor], record: Mapping[str, Any]) -> Record:
     """`fn` on every leaf of a record."""
     return {k: each(fn, v) if isinstance(v, Mapping) else fn(v) for k, v in record.items()}
 
@@ -205,6 +205,14 @@ def join(records: Sequence[Record]) -> Record:
         parts = [r[key] for r in records]
         out[key] = join(parts) if isinstance(value, Mapping) else torch.cat(parts)
     return out
+
+
+def ordered(record: Record, names: Sequence[str]) -> Record:
+    """Trees with their leaves in the order of `names`: sums over leaves keep their last bit."""
+    rank = {n: i for i, n in enumerate(names)}
+    if record and all(key in rank for key in record):
+        return {key: record[key] for key in sorted(record, key=lambda key: rank[key])}
+    return {k: ordered(v, names) if isinstance(v, dict) else v for k, v in record.items()}
 
 
 def row(record: Record, k: int) -> Record:

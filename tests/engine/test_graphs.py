@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -56,4 +57,4 @@ def test_stack_sizes_shrink_to_one() -> None:
     sizes = graphs._stack_sizes(20)
     assert sizes[0] == 20
     assert sizes[-1] == 1
-    assert all(a > b for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(a > b for a, b in pairwise(sizes))

@@ -53,10 +53,7 @@ class Data:
 
     def inputs(self, index: Tensor) -> Tensor:
         """The samples `index` (any shape) as the network sees them."""
-        x = self.x[index]
-        if x.dtype != torch.uint8 and not x.is_floating_point():
-            return x  # token ids
-        x = x.to(self.dtype)
+        x = self.x[index].to(self.dtype)
         if self._scale is not None:
             x = x * self._scale
         return x if self._shift is None else x + self._shift

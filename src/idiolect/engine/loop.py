@@ -30,10 +30,9 @@ class LoopLocal(DataLocal):
         extra: tuple[Any, ...],
         x: Rows | None,
         coupled: bool,
-        start: Tensor | None,
+        start: Tensor,
     ) -> Tree:
-        begin = 0 if start is None else int(start[0])
-        batches = self._batches(how, begin, self.train_net.couples)
+        batches = self._batches(how, int(start[0]), self.train_net.couples)
         w = {n: v[0].detach().clone() for n, v in params.items()}
         lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
         velocity: Tree = {}
@@ -63,23 +62,22 @@ class LoopLocal(DataLocal):
         self.steps[how.purpose] = torch.full_like(self.sizes, how.repeat * len(batches))
         return {n: v.unsqueeze(0) for n, v in w.items()}
 
-    def grad(
+    def _grad(
         self,
         loss: Loss,
         params: Tree,
-        *,
-        train: Sequence[str] | None = None,
-        extra: Sequence[Any] = (),
-        training: bool = False,
+        moving: list[str],
+        extra: tuple[Any, ...],
+        training: bool,
     ) -> tuple[Tree, Tensor, Tree]:
         w = {n: v[0].detach().clone() for n, v in params.items()}
-        moving = [n for n in (self.net.weights if train is None else train) if n in w]
         leaf = {n: v.requires_grad_(n in moving) for n, v in w.items()}
         at = torch.arange(len(self.y_host[0]), device=self.device)
         net = self.train_net if training else self.net
         with dropout_seed(self.device, "grad", self):
             value = self._call(loss, net, leaf, at, extra, None).mean()
-            grads = torch.autograd.grad(value, [leaf[n] for n in moving])
+            wrt = [leaf[n] for n in moving]
+            grads = torch.autograd.grad(value, wrt, allow_unused=True, materialize_grads=True)
         self.samples_seen += len(at)
         grad = {n: g.unsqueeze(0) for n, g in zip(moving, grads, strict=True)}
         return grad, value.detach().reshape(1), {n: v.detach().unsqueeze(0) for n, v in w.items()}
@@ -165,7 +163,7 @@ def _mine(extra: Any, at: Tensor) -> Any:
 
 
 def _mean(out: Tensor, coupled: bool) -> Tensor:
-    if coupled != (out.ndim == 0):
+    if out.ndim != (0 if coupled else 1):
         raise TypeError(
             "a loss returns one value per sample, or a scalar when passed with coupled=True; "
             f"got shape {tuple(out.shape)} with coupled={coupled}"

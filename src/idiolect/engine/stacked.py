@@ -42,11 +42,10 @@ class StackedLocal(DataLocal):
         extra: tuple[Any, ...],
         x: Rows | None,
         coupled: bool,
-        start: Tensor | None,
+        start: Tensor,
     ) -> Tree:
         merge = self.train_net.couples
-        begin = None if start is None else [int(s) for s in start.tolist()]
-        steps = self._steps(how, coupled or merge, begin, merge)
+        steps = self._steps(how, coupled or merge, start.tolist(), merge)
         training = Training(self, loss, how, moving, x, coupled, steps)
         stack = {n: v[steps.order] for n, v in params.items()}
         extra = tuple(reorder(e, steps.order) for e in extra)
@@ -62,16 +61,14 @@ class StackedLocal(DataLocal):
         self.steps[how.purpose] = taken.to(self.dtype)[steps.back]
         return {n: v[steps.back] for n, v in stack.items()}
 
-    def grad(
+    def _grad(
         self,
         loss: Loss,
         params: Tree,
-        *,
-        train: Sequence[str] | None = None,
-        extra: Sequence[Any] = (),
-        training: bool = False,
+        moving: list[str],
+        extra: tuple[Any, ...],
+        training: bool,
     ) -> tuple[Tree, Tensor, Tree]:
-        moving = [n for n in (self.net.weights if train is None else train) if n in params]
         net = self.train_net if training else self.net
         steps = self._steps(Plan("full" if training else EVAL_BATCH, order="fixed"), net.couples)
         stack = {n: v[steps.order] for n, v in params.items()}
@@ -182,7 +179,7 @@ class StackedLocal(DataLocal):
         """Every client's loss `[k]` and gradient; `keep` switches clients off (0) or on (1)."""
         leaf = {n: v.detach().requires_grad_(n in moving) for n, v in part.items()}
         out = self.wide(loss, net, leaf, step, extra, x)
-        if coupled != (out.ndim == 1):
+        if out.ndim != (1 if coupled else 2):
             raise TypeError(
                 "a loss returns one value per sample, or a scalar when passed with coupled=True; "
                 f"got shape {tuple(out.shape[1:])} with coupled={coupled}"

@@ -1,0 +1,135 @@
+"""Who may import whom: methods know only the contract, data flows one way, nothing is pickled."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import idiolect
+
+SRC = Path(idiolect.__file__).parent
+FILES = sorted(SRC.rglob("*.py"))
+METHODS = sorted((SRC / "methods").glob("[!_]*.py"))
+
+# From the ground up; a room imports from its own floor and those below. What is not listed here
+# (the public face, commands, reports, deployment) stands on top of all of them.
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"errors"}),
+    frozenset({"keys", "atomic"}),
+    frozenset({"federation", "tree", "net", "local", "method", "schedule", "models", "evaluate"}),
+    frozenset({"methods"}),
+    frozenset({"engine"}),
+    frozenset({"start"}),
+    frozenset({"rounds"}),
+    frozenset({"sweep", "simulation"}),
+    frozenset({"config", "assemble", "checkpoint", "history", "export", "guard", "environment"}),
+    frozenset({"runs"}),
+)
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+TOP = len(FLOORS)
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(SRC))
+
+
+def room(file: Path) -> str:
+    """First part of the path under the package, e.g. `engine` for engine/loop.py."""
+    return file.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imports(node: ast.AST) -> Iterator[str]:
+    """Dotted names imported anywhere in the file, also inside functions, but not for types only."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        yield from imports(child)
+
+
+def rooms_imported(file: Path) -> set[str]:
+    found = (n.split(".") for n in imports(ast.parse(file.read_text())))
+    return {parts[1] for parts in found if parts[0] == "idiolect" and len(parts) > 1}
+
+
+@pytest.mark.parametrize("file", METHODS, ids=lambda f: f.stem)
+def test_methods_know_only_the_contract(file: Path) -> None:
+    allowed = ("idiolect.method.", "idiolect.methods.", "idiolect.tree", "idiolect.errors.")
+    plain = {"__future__", "abc", "collections", "dataclasses", "functools", "itertools", "math"}
+    plain |= {"torch", "typing", "types", "enum", "operator"}
+    for found in imports(ast.parse(file.read_text())):
+        known = found.startswith(allowed) or found.split(".")[0] in plain
+        assert known, f"{file.name} imports {found}"
+
+
+@pytest.mark.parametrize("file", METHODS, ids=lambda f: f.stem)
+def test_methods_take_types_from_local_and_net_only(file: Path) -> None:
+    text = ast.parse(file.read_text())
+    for node in ast.walk(text):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for found in imports(ast.Module(node.body, [])):
+                rooms = ("idiolect.local.", "idiolect.net.", "idiolect.method", "idiolect.tree")
+                assert found.startswith((*rooms, "collections", "torch", "typing")), found
+
+
+def test_nothing_imports_upwards() -> None:
+    wrong = [
+        f"{name(file)} imports {other}"
+        for file in FILES
+        for other in rooms_imported(file)
+        if FLOOR.get(other, TOP) > FLOOR.get(room(file), TOP)
+        if (SRC / other).is_dir() or (SRC / f"{other}.py").exists()
+    ]
+    assert not wrong
+
+
+def test_every_listed_room_exists() -> None:
+    missing = [r for r in FLOOR if not (SRC / r).is_dir() and not (SRC / f"{r}.py").exists()]
+    assert not missing
+
+
+def test_nothing_is_pickled() -> None:
+    """Neither read nor written: data and checkpoints are plain arrays."""
+    never = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    for file in FILES:
+        text = ast.parse(file.read_text())
+        assert not never & {n.split(".")[0] for n in imports(text)}, name(file)
+        for node in ast.walk(text):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                called = f"{node.value.id}.{node.attr}"
+                assert called not in ("torch.load", "torch.save"), f"{name(file)} uses {called}"
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                safe = isinstance(node.value, ast.Constant) and node.value.value is False
+                assert safe, f"{name(file)} allows pickled arrays"
+
+
+def test_simulation_needs_no_extras() -> None:
+    """The path of a simulation imports without reports, deployment, dashboard or hub."""
+    extras = ["plotly", "flwr", "starlette", "uvicorn", "huggingface_hub", "mlflow", "pandas"]
+    program = (
+        "import sys, idiolect.rounds, idiolect.methods, idiolect.models, idiolect.federation\n"
+        f"print([m for m in {extras} if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_rules_can_fail(tmp_path: Path) -> None:
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from idiolect.net import Net\n"
+        "def f():\n    from idiolect.rounds import Simulation\n    import idiolect.engine.loop\n"
+    )
+    assert rooms_imported(file) == {"rounds", "engine"}

@@ -1,0 +1,227 @@
+"""Trees: stacking, flattening, mixing and similarity against loops; records and tables."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.tree import Table
+
+K = 4
+
+
+def draw(seed: int, k: int = K) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    shapes = {"w": (3, 2), "b": (3,), "scale": ()}
+    return {n: torch.randn(k, *s, generator=g, dtype=torch.float64) for n, s in shapes.items()}
+
+
+A, B = draw(0), draw(1)
+
+
+def row(t: dict[str, Tensor], k: int) -> Tensor:
+    return torch.cat([t[n][k].flatten() for n in ("w", "b", "scale")])
+
+
+# --- leaf by leaf ---
+
+
+def test_arithmetic() -> None:
+    assert torch.equal(tree.add(A, B)["w"], A["w"] + B["w"])
+    assert torch.equal(tree.sub(A, B)["b"], A["b"] - B["b"])
+    assert torch.equal(tree.mul(A, B)["scale"], A["scale"] * B["scale"])
+    assert torch.equal(tree.scale(A, 2.5)["w"], A["w"] * 2.5)
+    assert torch.equal(tree.scale(A, torch.tensor(2.5))["w"], A["w"] * 2.5)
+
+
+def test_scale_and_lerp_by_client() -> None:
+    by = torch.tensor([0.0, 1.0, -2.0, 0.5])
+    scaled, between = tree.scale(A, by), tree.lerp(A, B, by)
+    for k in range(K):
+        assert torch.equal(row(scaled, k), row(A, k) * by[k])
+        assert torch.allclose(row(between, k), (1 - by[k]) * row(A, k) + by[k] * row(B, k))
+    assert torch.allclose(tree.lerp(A, B, 0.25)["w"], 0.75 * A["w"] + 0.25 * B["w"])
+
+
+def test_where_takes_whole_clients() -> None:
+    mask = torch.tensor([True, False, False, True])
+    chosen = tree.where(mask, A, B)
+    for k in range(K):
+        assert torch.equal(row(chosen, k), row(A if mask[k] else B, k))
+
+
+def test_pick_drop_and_clone() -> None:
+    assert list(tree.pick(A, ("b", "w", "nothing"))) == ["b", "w"]
+    assert list(tree.drop(A, ("b",))) == ["w", "scale"]
+    copy = tree.clone(A)
+    copy["w"] += 1
+    assert not torch.equal(copy["w"], A["w"])
+    assert float(tree.zeros_like(A)["w"].abs().max()) == 0
+
+
+def test_expand_shares_and_stack_copies() -> None:
+    one = tree.client(A, 2)
+    many = tree.expand(one, 3)
+    assert many["w"].shape == (3, 3, 2)
+    assert many["w"].data_ptr() == one["w"].data_ptr()
+    again = tree.stack([tree.client(A, k) for k in range(K)])
+    assert all(torch.equal(again[n], A[n]) for n in A)
+
+
+# --- matrices ---
+
+
+def test_flat_and_back() -> None:
+    w_KD = tree.flat(A)
+    assert w_KD.shape == (K, 10)
+    for k in range(K):
+        assert torch.equal(w_KD[k], row(A, k))
+    back = tree.unflat(w_KD, A)
+    assert all(torch.equal(back[n], A[n]) for n in A)
+    other = tree.unflat(torch.arange(20.0).reshape(2, 10), A)
+    assert other["w"].shape == (2, 3, 2)
+    assert other["scale"].tolist() == [9.0, 19.0]
+
+
+def test_mix_with_a_vector_and_a_matrix() -> None:
+    weight = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    mixed = tree.mix(weight, A)
+    expected = sum(float(w) * A["w"][k] for k, w in enumerate(weight.double()))
+    assert mixed["w"].shape == (3, 2)
+    assert mixed["scale"].shape == ()
+    assert torch.allclose(mixed["w"], expected)
+    matrix = torch.rand(2, K, dtype=torch.float64)
+    rows = tree.mix(matrix, A)
+    for i in range(2):
+        expected = sum(matrix[i, k] * row(A, k) for k in range(K))
+        assert torch.allclose(row(rows, i), expected)
+
+
+def test_dot_and_cosine_per_client() -> None:
+    for k in range(K):
+        a, b = row(A, k), row(B, k)
+        assert tree.dot(A, B)[k].item() == pytest.approx(float(a @ b))
+        assert tree.cosine(A, B)[k].item() == pytest.approx(float(a @ b / a.norm() / b.norm()))
+
+
+def test_cosine_where_nothing_moves_is_zero() -> None:
+    still = tree.where(torch.tensor([True, False, True, True]), A, tree.zeros_like(A))
+    assert tree.cosine(still, B)[1].item() == 0
+    assert tree.cosine(B, still)[1].item() == 0
+    assert bool(torch.isfinite(tree.cosines(still)).all())
+
+
+def test_cosine_of_tiny_single_precision_moves() -> None:
+    tiny = {n: v.float() * 1e-12 for n, v in A.items()}
+    assert torch.allclose(tree.cosine(tiny, tiny), torch.ones(K))
+
+
+def test_cosines_between_all() -> None:
+    c = tree.cosines(A)
+    for i in range(K):
+        for j in range(K):
+            a, b = row(A, i), row(A, j)
+            assert c[i, j].item() == pytest.approx(float(a @ b / a.norm() / b.norm()))
+
+
+def test_square_distances() -> None:
+    other = draw(5, k=3)
+    d = tree.square_distances(A, other)
+    assert d.shape == (K, 3)
+    for i in range(K):
+        for j in range(3):
+            assert d[i, j].item() == pytest.approx(
+                float((row(A, i) - row(other, j)).square().sum())
+            )
+
+
+def test_square_distances_do_not_cancel() -> None:
+    """Large models that differ by little, in single precision."""
+    base = {"w": torch.full((1, 1000), 100.0)}
+    near = {"w": base["w"] + 1e-3}
+    step = float((near["w"] - base["w"])[0, 0])
+    assert tree.square_distances(base, near).item() == pytest.approx(1000 * step**2, rel=1e-5)
+    assert tree.square_distances(base, base).item() == 0
+
+
+# --- records ---
+
+RECORD = {"model": A, "alpha": torch.arange(K), "deep": {"er": {"x": torch.ones(K, 1)}}, "none": {}}
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    assert isinstance(a, dict)
+    assert isinstance(b, dict)
+    return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+
+
+def test_leaves_and_back() -> None:
+    flat = tree.leaves(RECORD)
+    assert list(flat) == ["model/w", "model/b", "model/scale", "alpha", "deep/er/x", "none/"]
+    assert same(tree.nest(flat), RECORD)
+
+
+def test_empty_records_come_back() -> None:
+    for record in ({}, {"a": {}}, {"a": {"b": {}}, "c": {}}):
+        assert tree.nest(tree.leaves(record)) == record
+
+
+def test_row_and_pile() -> None:
+    rows = [tree.row(RECORD, k) for k in range(K)]
+    assert rows[2]["alpha"].item() == 2
+    assert rows[2]["model"]["w"].shape == (3, 2)
+    assert same(tree.pile(rows), RECORD)
+    assert tree.pile([]) == {}
+
+
+def test_join() -> None:
+    parts = [tree.each(lambda x, s=s: x[s], RECORD) for s in (slice(0, 1), slice(1, 4))]
+    assert same(tree.join(parts), RECORD)
+
+
+def test_bytes() -> None:
+    assert tree.nbytes(RECORD) == 8 * K * 10 + 8 * K + 4 * K
+    assert tree.nbytes({}) == 0
+    assert tree.nbytes({"a": {}}) == 0
+
+
+# --- tables ---
+
+
+def test_rows_nobody_wrote_are_the_default() -> None:
+    table = Table({"m": {"w": torch.arange(3.0)}})
+    assert table[[5, 1]]["m"]["w"].tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_default_can_be_made_when_needed() -> None:
+    asked: list[list[int]] = []
+
+    def fresh(ids: list[int]) -> dict[str, Tensor]:
+        asked.append(ids)
+        return {"id": torch.tensor(ids)}
+
+    table = Table(fresh)
+    assert table[[3, 1]]["id"].tolist() == [3, 1]
+    assert table[[1, 2, 3]]["id"].tolist() == [1, 2, 3]
+    assert asked == [[3, 1], [2]]
+
+
+def test_rows_are_written_by_client_and_kept_apart() -> None:
+    table = Table({"w": torch.zeros(2)})
+    given = {"w": torch.tensor([[1.0, 1.0], [2.0, 2.0]])}
+    table[[7, 4]] = given
+    given["w"] += 10
+    read = table[[4, 7, 0]]
+    assert read["w"].tolist() == [[2, 2], [1, 1], [0, 0]]
+    read["w"] += 10
+    assert table[[4]]["w"].tolist() == [[2, 2]]
+
+
+def test_a_table_holds_no_graph() -> None:
+    table = Table({})
+    table[[0]] = {"w": torch.ones(1, 2, requires_grad=True) * 2}
+    assert not table.rows[0]["w"].requires_grad
