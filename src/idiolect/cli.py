@@ -253,6 +253,39 @@ def report(
         print(f"report: {target}", file=sys.stderr)
 
 
+@app.command(
+    epilog=examples("idiolect bench", "idiolect bench pfllib-round --json", "idiolect bench --list")
+)
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which one; all when not given.")] = None,
+    device: Device = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: does it run?")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Time this machine: rounds, the price of stacking, growth with clients."""
+    from idiolect import atomic
+    from idiolect import bench as benchmarks
+
+    known = benchmarks.BENCHMARKS
+    if list_them:
+        entries = [{"name": n, "what": b.what} for n, b in known.items()]
+        screen.print_entries("benchmarks", entries, as_json)
+        return
+    names = [name] if name else list(known)
+    results = []
+    for one in names:
+        results.append(benchmarks.run(one, device or "auto", quick))
+        if not as_json:
+            screen.print_rows(f"{one}: {results[-1]['what']}", results[-1]["rows"])
+    found = results[0] if name else results
+    if out is not None:
+        atomic.write_json(out, found)
+    if as_json:
+        screen.print_json(found)
+
+
 @app.command("list", epilog=examples("idiolect list methods", "idiolect list splits --json"))
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, datasets, splits, models or recipes.")],

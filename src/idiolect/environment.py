@@ -17,15 +17,20 @@ PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-lear
 
 def describe(config: Mapping[str, Any], sim: Any = None) -> dict[str, Any]:
     """Versions, machine, commit, command line, and fingerprints of the files a run starts from."""
+    device = str(getattr(sim, "device", config["device"]))
+    return machine(device) | {"inputs": fingerprints(config)}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the numbers of this process come from."""
     return {
         "command": " ".join(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
-        **_hardware(str(getattr(sim, "device", config["device"]))),
+        **_hardware(device),
         "commit": commit(),
-        "inputs": fingerprints(config),
     }
 
 

@@ -71,3 +71,16 @@ def print_federation(about: dict[str, Any]) -> None:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False, default=str))
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Measured rows as a table, numbers to three digits."""
+    from rich import box
+    from rich.table import Table
+
+    view = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for column in rows[0]:
+        view.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        view.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+    _console().print(view)
