@@ -24,7 +24,7 @@ from idiolect.local import Rows
 from idiolect.tree import Tree
 
 if TYPE_CHECKING:
-    from idiolect.engine.stacked import Squares, Training
+    from idiolect.engine.work import Squares, Training
 
 WORTH = 8  # steps from which a capture pays
 SHRINK = 0.8  # ratio of neighbouring stack sizes
