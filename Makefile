@@ -12,8 +12,10 @@ demo: $(STAMP)  ## six methods on real data, a table and an HTML report
 test: lint  ## lint, types and the whole suite
 	$(BIN)/python -m pytest -n 2 -m "not heavy"
 
-heavy: $(STAMP)  ## the long checks
+heavy: $(STAMP)  ## the long checks, those on Flower with real processes included
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,deploy]"
 	$(BIN)/python -m pytest -m heavy
+	$(BIN)/python -m pytest tests/flower -m "not heavy"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -225,3 +225,9 @@ def test_a_table_holds_no_graph() -> None:
     table = Table({})
     table[[0]] = {"w": torch.ones(1, 2, requires_grad=True) * 2}
     assert not table.rows[0]["w"].requires_grad
+
+
+def test_square_distances_pair_leaves_by_name() -> None:
+    a = {"w": torch.randn(3, 4), "b": torch.randn(3, 2)}
+    b = {"b": a["b"].clone(), "w": a["w"].clone()}
+    assert torch.equal(tree.square_distances(a, b).diagonal(), torch.zeros(3))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from idiolect import screen
+from idiolect import deploy_cli, screen
 from idiolect.cli_data import data_app
 from idiolect.errors import UserError, did_you_mean
 from idiolect.options import (
@@ -341,6 +341,9 @@ def _free(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}-{number}")
     return free
+
+
+deploy_cli.register(app)
 
 
 def main() -> None:

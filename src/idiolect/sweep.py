@@ -45,6 +45,7 @@ class Sweep:
         first = simulations[0]
         return len(simulations) > 1 and all(
             one.method == first.method
+            and not one.method.one_by_one
             and one.engine.name == first.engine.name == "stacked"
             and _shapes(one) == _shapes(first)
             and one.rounds == first.rounds

@@ -155,7 +155,7 @@ def square_distances(a: Tree, b: Tree) -> Tensor:
     """`|a_i - b_j|^2` for every i, j, by differences: cancellation in the `|a|^2 - 2ab + |b|^2`
     form would swamp the small distances the weights depend on."""
     direct = "donot_use_mm_for_euclid_dist"
-    return torch.cdist(flat(a), flat(b), compute_mode=direct).square()
+    return torch.cdist(flat(a), flat(pick(b, a)), compute_mode=direct).square()
 
 
 # --- records: trees of trees -------------------------------------------------------------------

@@ -168,9 +168,11 @@ class Engine(ABC):
     def to_device(self, record: Record) -> Record:
         return tree.each(lambda x: x.to(self.device), record)
 
-    def grouped(self, ids: Sequence[int], round: int, *records: Record) -> Iterator[Any]:
+    def grouped(
+        self, ids: Sequence[int], round: int, *records: Record, one_by_one: bool = False
+    ) -> Iterator[Any]:
         """The clients group by group: their handle on the data, and their part of each record."""
-        for group in self.groups(ids):
+        for group in [[k] for k in range(len(ids))] if one_by_one else self.groups(ids):
             pick = _picker(group, len(ids))
             local = self.local([ids[g] for g in group], round)
             yield (local, *(tree.each(pick, record) for record in records))
@@ -180,8 +182,12 @@ class Engine(ABC):
     ) -> Fitted:
         """Local work of clients `ids`."""
         done: list[tuple[Record, Record, Tree, DataLocal]] = []
-        for local, seen, state in self.grouped(ids, round, down.stacked(len(ids)), mine):
+        chain, relayed = method.one_by_one, None
+        records = (down.stacked(len(ids)), mine)
+        for local, seen, state in self.grouped(ids, round, *records, one_by_one=chain):
+            seen = seen if relayed is None else relayed
             up, state = method.fit(seen, state, local)
+            relayed = method.relay(seen, state) if chain else None
             done.append((up, state, method.trained(seen, up, state), local))
         losses = [sum(d[3].losses.values(), start=0 * d[3].sizes) for d in done]
         counts = [max(1, len(d[3].losses)) for d in done]

@@ -7,7 +7,7 @@ empirical Fisher information, the summed squared gradient after training (Eq. 5-
 Where paper and code disagree: the paper's alignment target is per sample, the code's is the mean
 feature of the sample's class (default). Eq. 8 divides by m although its weights are normalised;
 the code does not (default). The published code aligns the server's own object, so client k inherits
-the alignment of clients 1..k-1; every client aligns its own copy here.
+the alignment of clients 1..k-1 (`sequential_leak`); by default every client aligns its own copy.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ class FedAS(SgdMethod):
         "proportional", "from traces to weights"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
+    sequential_leak: bool = hyper(
+        False, "each client starts from the base the clients before it aligned, as published"
+    )
     personal_layers: str = hyper(
         "head", "decoupling: head, norm, channels:0.5 (as CD2-pFed), or name patterns"
     )
@@ -78,7 +81,15 @@ class FedAS(SgdMethod):
         return {"base": net.shared(start, self.personal_layers)}
 
     def client_init(self, start: Tree, local: Local) -> Record:
-        return {"model": start}
+        aligned = {"aligned": local.net.shared(start, self.personal_layers)}
+        return {"model": start} | (aligned if self.sequential_leak else {})
+
+    @property
+    def one_by_one(self) -> bool:
+        return self.sequential_leak
+
+    def relay(self, down: Record, mine: Record) -> Record:
+        return {"base": mine["aligned"]}
 
     def download(
         self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
@@ -89,13 +100,14 @@ class FedAS(SgdMethod):
         base = down["base"]
         model = tree.overlay(base, mine["model"])
         if self.align:
-            aligned = self._align(local, model, mine["model"], base)
-            model = tree.overlay(tree.crop(aligned, base), model)  # personal channels as they were
+            moved = self._align(local, model, mine["model"], base)
+            model = tree.overlay(tree.crop(moved, base), model)  # personal channels as they were
+        aligned = {"aligned": tree.crop(model, base)} if self.sequential_leak else {}
         model = self.train(local, model)  # Algorithm 1: base and head jointly
         up: Record = {"base": tree.crop(model, base)}
         if self.synchronize:
             up["trace"] = self._trace(local, model)
-        return up, {"model": model}
+        return up, {"model": model} | aligned
 
     def _align(self, local: Local, model: Tree, previous: Tree, base: Tree) -> Tree:
         target = local.forward(features, previous)
