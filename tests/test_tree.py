@@ -231,3 +231,9 @@ def test_square_distances_pair_leaves_by_name() -> None:
     a = {"w": torch.randn(3, 4), "b": torch.randn(3, 2)}
     b = {"b": a["b"].clone(), "w": a["w"].clone()}
     assert torch.equal(tree.square_distances(a, b).diagonal(), torch.zeros(3))
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a")])
+def test_a_leaf_cannot_be_a_part_too(names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="at once"):
+        tree.nest({n: torch.zeros(1) for n in names})

@@ -181,6 +181,10 @@ def nest(flat_leaves: Mapping[str, Tensor]) -> Record:
         at = out
         for part in parts:
             at = at.setdefault(part, {})
+            if not isinstance(at, dict):
+                raise ValueError(f"'{part}' in '{path}' is a leaf and a part at once")
+        if isinstance(at.get(name), dict):
+            raise ValueError(f"'{path}' is a leaf and a part at once")
         if name:
             at[name] = value
     return out

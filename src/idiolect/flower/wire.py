@@ -92,7 +92,7 @@ def arranged(record: Record, like: Mapping[str, Any]) -> Record:
 def _nest(leaves: Mapping[str, Tensor]) -> Record:
     try:
         return tree.nest(leaves)
-    except (AttributeError, TypeError) as error:  # `a` and `a/b` in one block
+    except ValueError as error:  # `a` and `a/b` in one block
         raise Malformed(f"names contradict one another ({error})") from None
 
 
