@@ -41,7 +41,7 @@ DEFAULTS: Config = {
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "engine": ("stacked", "loop"),
-    "dtype": ("float32", "float64"),
+    "dtype": ("float32", "float64", "tf32"),
     "protocol": tuple(PROTOCOLS),
     "save_models": ("every", "last", "best"),
 }

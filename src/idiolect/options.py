@@ -38,7 +38,9 @@ Engine = Annotated[
     str | None, typer.Option(help="stacked (fast) or loop (reference). Default: stacked.")
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")]
-Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, float64 or tf32 (on a GPU). Default: float32.")
+]
 EvalEvery = Annotated[int | None, typer.Option(help="Evaluate every n rounds. Default: 1.")]
 Protocol = Annotated[
     str | None, typer.Option(help="Whose number: default, spfl, plga, feddwa, pflego or fedas.")

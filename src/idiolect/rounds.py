@@ -84,6 +84,7 @@ class Simulation:
         self.eval_every = eval_every
         self.device = start.device(device)
         self.dtype = start.dtype(dtype)
+        start.products(dtype, self.device)
         start.check_model(model, federation)
         start.check_batches(model, federation, getattr(method, "batch_size", None))
         self.engine = start.engine(engine, federation, model, seed, self.device, self.dtype)

@@ -19,13 +19,23 @@ from idiolect.net import initial_tree
 from idiolect.tree import Tree
 
 ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# tf32: float32 values, of which products on a GPU see the first 10 bits of the fraction.
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
 
 
 def dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise did_you_mean(name, DTYPES, "dtype")
     return DTYPES[name]
+
+
+def products(name: str, device: torch.device) -> None:
+    """How the GPU multiplies, for the whole process: PyTorch's own default is TF32 for
+    convolutions, here it is asked for or not used."""
+    if name == "tf32" and device.type != "cuda":
+        raise UserError("dtype tf32 needs a GPU; use --dtype float32")
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
 def device(name: str) -> torch.device:

@@ -72,7 +72,7 @@ class Program:
         self, owner: Graphs, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]
     ):
         device, steps = owner.data.device, work.steps
-        k = len(steps.order)
+        k = steps.clients
         self.owner = owner
         self.capacity = int(1.3 * steps.count) + 8
         self.samples = int(1.3 * len(work.local.index))

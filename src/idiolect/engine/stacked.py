@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import tree
+from idiolect.engine import layers
 from idiolect.engine.base import DataLocal, Engine, Part
 from idiolect.engine.graphs import Graphs
 from idiolect.engine.loop import dropout_seed
 from idiolect.engine.steps import Step, Steps
-from idiolect.engine.work import Squares, Training, cut, put, reorder, take
+from idiolect.engine.work import Squares, Training, copied, cut, put, reorder, take
 from idiolect.local import Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
@@ -48,19 +49,21 @@ class StackedLocal(DataLocal):
         merge = self.train_net.couples
         steps = self._steps(how, coupled or merge, start.tolist(), merge)
         training = Training(self, loss, how, moving, x, coupled, steps)
-        stack = {n: v[steps.order] for n, v in params.items()}
         extra = tuple(reorder(e, steps.order) for e in extra)
         with dropout_seed(self.device, how.purpose, self):
             if self.graphs is not None and self.graphs.suits(training, extra):
-                stack, total = self.graphs.run(training, stack, extra)
+                buffers, total = self.graphs.run(training, reorder(params, steps.order), extra)
+                trained = copied(buffers, steps.back)
             else:
+                stack = copied(params, steps.order)
                 total = training.run(stack, extra)
+                trained = reorder(stack, steps.back)
         seen = how.repeat * steps.size.sum(0)
         self.samples_seen += how.repeat * steps.samples
-        self.losses[how.purpose] = (total / seen.clamp_min(1))[steps.back]
+        self.losses[how.purpose] = reorder(total / seen.clamp_min(1), steps.back)
         taken = how.repeat * (steps.size > 0).sum(0)
-        self.steps[how.purpose] = taken.to(self.dtype)[steps.back]
-        return {n: v[steps.back] for n, v in stack.items()}
+        self.steps[how.purpose] = reorder(taken.to(self.dtype), steps.back)
+        return trained
 
     def _grad(
         self,
@@ -72,9 +75,9 @@ class StackedLocal(DataLocal):
     ) -> tuple[Tree, Tensor, Tree]:
         net = self.train_net if training else self.net
         steps = self._steps(Plan("full" if training else EVAL_BATCH, order="fixed"), net.couples)
-        stack = {n: v[steps.order] for n, v in params.items()}
+        stack = copied(params, steps.order)
         extra = tuple(reorder(e, steps.order) for e in extra)
-        share_of = self.sizes[steps.order]
+        share_of = reorder(self.sizes, steps.order)
         grad = {n: torch.zeros_like(stack[n]) for n in moving}
         total = torch.zeros_like(self.sizes)
         with dropout_seed(self.device, "grad", self):
@@ -88,8 +91,8 @@ class StackedLocal(DataLocal):
                 total[step.who] += value * share
                 put(stack, step.who, part)
         self.samples_seen += steps.samples
-        back = {n: v[steps.back] for n, v in grad.items()}
-        return back, total[steps.back], {n: v[steps.back] for n, v in stack.items()}
+        order = steps.back
+        return reorder(grad, order), reorder(total, order), reorder(stack, order)
 
     def squared_grad(
         self,
@@ -105,7 +108,7 @@ class StackedLocal(DataLocal):
         plan = Plan(16 if per_sample else batch_size, order=order, drop_last=drop_last)
         plan = replace(plan, purpose="trace")
         steps = self._steps(plan, False)
-        stack = {n: v[steps.order] for n, v in params.items()}
+        stack = reorder(params, steps.order)
         extra = tuple(reorder(e, steps.order) for e in extra)
         moving = [n for n in self.net.weights if n in params]
         squares = Squares(self, loss, moving, steps)
@@ -117,12 +120,12 @@ class StackedLocal(DataLocal):
             else:
                 total = squares.run(stack, extra)
             count = (steps.size > 0).to(self.dtype).sum(0)
-        return total[steps.back], count[steps.back]
+        return reorder(total, steps.back), reorder(count, steps.back)
 
     @torch.no_grad()
     def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:
         steps = self._steps(Plan(EVAL_BATCH, order="fixed"), False)
-        stack = {n: v[steps.order] for n, v in params.items()}
+        stack = reorder(params, steps.order)
         extra = tuple(reorder(e, steps.order) for e in extra)
         rows: Tensor | None = None
         for step in steps:
@@ -175,9 +178,9 @@ class StackedLocal(DataLocal):
         extra: tuple[Any, ...],
         x: Rows | None = None,
         coupled: bool = False,
-        keep: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        """Every client's loss `[k]` and gradient; `keep` switches clients off (0) or on (1)."""
+        """Every client's loss `[k]` and gradient, the gradient times the client's `scale`."""
         leaf = {n: v.detach().requires_grad_(n in moving) for n, v in part.items()}
         out = self.wide(loss, net, leaf, step, extra, x)
         if out.ndim != (1 if coupled else 2):
@@ -187,9 +190,8 @@ class StackedLocal(DataLocal):
             )
         if not coupled:
             out = out.mean(1) if step.weight is None else (out * step.weight).sum(1)
-        if keep is not None:
-            out = out * keep
-        grads = torch.autograd.grad(out.sum(), [leaf[n] for n in moving], allow_unused=True)
+        total = out.sum() if scale is None else out @ scale
+        grads = torch.autograd.grad(total, [leaf[n] for n in moving], allow_unused=True)
         return out.detach(), grads
 
 
@@ -200,6 +202,8 @@ class StackedEngine(Engine):
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
+        for net in (self.net, self.train_net):
+            layers.install(net.module, self.device)
         self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
 
     def groups(self, ids: Sequence[int]) -> list[list[int]]:

@@ -44,9 +44,11 @@ class Steps:
         order = sorted(
             range(len(tables)), key=lambda k: (-len(tables[k][1]), -tables[k][0].shape[1])
         )
-        self.order = torch.tensor(order, device=device)
-        self.back = torch.argsort(self.order)
-        self.exact = exact
+        # Where the clients are in the stack, and back; None: in their own order.
+        sorted_already = order == list(range(len(order)))
+        self.order = None if sorted_already else torch.tensor(order, device=device)
+        self.back = None if self.order is None else torch.argsort(self.order)
+        self.clients, self.exact = len(tables), exact
         self.count = len(tables[order[0]][1])
         self.width = max(rows.shape[1] for rows, _ in tables)
         at = np.empty((self.count, len(order), self.width), dtype=np.int64)

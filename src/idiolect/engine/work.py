@@ -34,7 +34,7 @@ class Training:
         self.local, self.loss, self.how, self.moving = local, loss, how, moving
         self.x, self.coupled, self.steps = x, coupled, steps
         self.net = local.train_net
-        self.lr = how.lr[steps.order.to(how.lr.device)] if isinstance(how.lr, Tensor) else how.lr
+        self.lr = reorder(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
         self.velocity: Tree = {}
         self.settings = (how.repeat, how.weight_decay, how.momentum, how.after)
 
@@ -61,8 +61,9 @@ class Training:
         """One step; `keep` is 1 for the clients that take it, 0 for those that must not move."""
         for _ in range(self.how.repeat):
             part = take(stack, step.who)
+            scale = self._scale(step, keep)
             value, grads = self.local.value_and_grad(
-                self.loss, self.net, part, self.moving, step, extra, self.x, self.coupled, keep
+                self.loss, self.net, part, self.moving, step, extra, self.x, self.coupled, scale
             )
             pairs = [(n, g) for n, g in zip(self.moving, grads, strict=True) if g is not None]
             self._descend(step, part, [n for n, _ in pairs], [g for _, g in pairs], keep)
@@ -75,6 +76,19 @@ class Training:
                     v = torch.where(tree.column(keep.bool(), v), v, part[n])
                 stack[n][step.who] = v
 
+    @property
+    def _plain(self) -> bool:
+        """Steps are the gradient times the learning rate and nothing else."""
+        return not (self.how.weight_decay or self.how.momentum)
+
+    def _scale(self, step: Step, keep: Tensor | None) -> Tensor | None:
+        """What each client's loss is multiplied by: plain steps come out with their length, which
+        saves two passes over all parameters."""
+        if not self._plain:
+            return keep
+        lr = self.lr[step.who] if isinstance(self.lr, Tensor) and self.lr.ndim else self.lr
+        return lr * (torch.ones_like(step.size) if keep is None else keep)
+
     def _descend(
         self,
         step: Step,
@@ -84,6 +98,9 @@ class Training:
         keep: Tensor | None,
     ) -> None:
         moved = [part[n] for n in names]
+        if self._plain:
+            torch._foreach_sub_(moved, delta)
+            return
         if self.how.weight_decay:
             torch._foreach_add_(delta, moved, alpha=self.how.weight_decay)
         if self.how.momentum:
@@ -94,7 +111,7 @@ class Training:
             torch._foreach_copy_(list(speed.values()), grown)
             put(self.velocity, step.who, speed)
             delta = grown
-        if keep is not None and (self.how.weight_decay or self.how.momentum):
+        if keep is not None:
             delta = [d * tree.column(keep, d) for d in delta]
         if not isinstance(self.lr, Tensor):
             torch._foreach_add_(moved, delta, alpha=-self.lr)
@@ -134,7 +151,7 @@ class Squares:
     ) -> None:
         part = take(stack, step.who)
         _, grads = self.local.value_and_grad(
-            self.loss, self.net, part, self.moving, step, extra, keep=keep
+            self.loss, self.net, part, self.moving, step, extra, scale=keep
         )
         norms = [g.reshape(len(g), -1).square().sum(1) for g in grads if g is not None]
         total[step.who] += torch.stack(norms).sum(0)
@@ -179,13 +196,20 @@ def put(stack: Tree, who: slice | Tensor, part: Tree) -> None:
             stack[n][who] = v
 
 
-def reorder(extra: Any, order: Tensor) -> Any:
-    """An extra argument with its clients in stack order."""
-    if isinstance(extra, Rows):
-        return extra
-    if isinstance(extra, dict):
-        return {n: v[order] for n, v in extra.items()}
-    return extra[order]
+def reorder(what: Any, order: Tensor | None) -> Any:
+    """A tree, or an extra argument, with its clients in another order; None: as they are."""
+    if isinstance(what, Rows) or order is None:
+        return what
+    if isinstance(what, dict):
+        return {n: v[order] for n, v in what.items()}
+    return what[order]
+
+
+def copied(stack: Tree, order: Tensor | None) -> Tree:
+    """A tree of its own, with its clients in another order."""
+    if order is None:
+        return {n: v.clone(memory_format=torch.contiguous_format) for n, v in stack.items()}
+    return {n: v[order] for n, v in stack.items()}
 
 
 def cut(extra: Any, step: Step) -> Any:

@@ -1,0 +1,264 @@
+"""Convolutions of K clients at once, each with its own weights, by the fastest of several routes.
+
+A convolution is linear in the inputs and in the weights, so three maps are all there is: outputs,
+and the gradients of inputs and weights; each is the others' derivative, to any order. They work on
+stacks `x [K, B, C, H, W]`, `w [K, O, C, h, w]`; `vmap` over clients, and over samples inside
+clients, only makes the stack longer.
+
+Routes: `each` calls PyTorch's convolution client by client, `grouped` once with K groups, `fused`
+our own kernel (`kernels.py`; float32 on a GPU). On a GPU every map of every shape is timed once
+and the fastest route kept; on a CPU `each` won wherever it was measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idiolect.engine.layers.stacked import Stacked, fused
+
+Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
+
+
+class Conv2d(nn.Conv2d):
+    """The plain layer, by the routes below."""
+
+    @classmethod
+    def replaces(cls, layer: nn.Module) -> bool:
+        plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+        return plain and not isinstance(layer.padding, str)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 3:  # one sample without a batch axis
+            return self.forward(x[None]).squeeze(0)
+        how = (self.stride, self.padding, self.dilation)
+        bias = None if self.bias is None else self.bias[None]
+        out: Tensor = Outputs.apply(x[None], self.weight[None], bias, how).squeeze(0)
+        return out
+
+
+class Outputs(Stacked):
+    """`[K, B, O, oh, ow]`."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
+        return _fastest("outputs", x, w, bias, how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, bias, ctx.how = inputs
+        ctx.biased = bias is not None
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        to_x, to_w, to_bias, _ = ctx.needs_input_grad
+        return (
+            ToInputs.apply(g, w, x.shape[3:], ctx.how) if to_x else None,
+            ToWeights.apply(x, g, w.shape[3:], ctx.how) if to_w else None,
+            g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
+            None,
+        )
+
+
+class ToInputs(Stacked):
+    """Gradient of the inputs `[K, B, C, *size]`."""
+
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        return _fastest("to_inputs", g, w, size, how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        g, w, _, ctx.how = inputs
+        ctx.save_for_backward(g, w)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
+        g, w = ctx.saved_tensors
+        to_g, to_w, *_ = ctx.needs_input_grad
+        return (
+            Outputs.apply(v, w, None, ctx.how) if to_g else None,
+            ToWeights.apply(v, g, w.shape[3:], ctx.how) if to_w else None,
+            None,
+            None,
+        )
+
+
+class ToWeights(Stacked):
+    """Gradient of the weights `[K, O, C, *size]`."""
+
+    @staticmethod
+    def forward(x: Tensor, g: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        return _fastest("to_weights", x, g, size, how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, g, _, ctx.how = inputs
+        ctx.save_for_backward(x, g)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
+        x, g = ctx.saved_tensors
+        to_x, to_g, *_ = ctx.needs_input_grad
+        return (
+            ToInputs.apply(g, v, x.shape[3:], ctx.how) if to_x else None,
+            Outputs.apply(x, v, None, ctx.how) if to_g else None,
+            None,
+            None,
+        )
+
+
+class Each:
+    """Client by client."""
+
+    @staticmethod
+    def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
+        stride, padding, dilation = how
+        biases = [None] * len(x) if bias is None else bias
+        return torch.stack(
+            [
+                F.conv2d(a, b, c, stride, padding, dilation)
+                for a, b, c in zip(x, w, biases, strict=True)
+            ]
+        )
+
+    @staticmethod
+    def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        x = g.new_empty(g.shape[1], w.shape[2], *size)  # only its shape counts
+        return torch.stack([_backward(a, x, b, how, 1, 0) for a, b in zip(g, w, strict=True)])
+
+    @staticmethod
+    def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        w = g.new_empty(g.shape[2], x.shape[2], *size)
+        return torch.stack([_backward(b, a, w, how, 1, 1) for a, b in zip(x, g, strict=True)])
+
+
+class Grouped:
+    """All clients in one convolution with K groups."""
+
+    @staticmethod
+    def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
+        flat = None if bias is None else bias.flatten()
+        y = F.conv2d(_side(x), w.flatten(0, 1), flat, *how, groups=len(x))
+        return _stack(y, len(x))
+
+    @staticmethod
+    def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        x = g.new_empty(g.shape[1], len(g) * w.shape[2], *size)
+        return _stack(_backward(_side(g), x, w.flatten(0, 1), how, len(g), 0), len(g))
+
+    @staticmethod
+    def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        w = g.new_empty(len(g) * g.shape[2], x.shape[2], *size)
+        return _backward(_side(g), _side(x), w, how, len(g), 1).unflatten(0, (len(g), -1))
+
+
+class Fused:
+    """Our own kernels."""
+
+    @staticmethod
+    def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
+        return fused().outputs(x.contiguous(), w.contiguous(), bias, how, _precision())
+
+    @staticmethod
+    def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        """With stride 1, outputs of another convolution: the gradient padded, the weights turned
+        around, inputs and outputs exchanged."""
+        (_, (ph, pw), (dh, dw)), (kh, kw) = how, w.shape[3:]
+        up, left = dh * (kh - 1) - ph, dw * (kw - 1) - pw
+        wide = F.pad(g, (left, left, up, up))
+        turned = w.flip(3, 4).transpose(1, 2).contiguous()
+        return fused().outputs(wide, turned, None, ((1, 1), (0, 0), (dh, dw)), _precision())
+
+    @staticmethod
+    def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        return fused().to_weights(x.contiguous(), g.contiguous(), size, how, _precision())
+
+
+class Columns(Fused):
+    """Our own kernels; the gradient of the inputs as one product and a sum over window places."""
+
+    @staticmethod
+    def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
+        whole = w.flatten(2).transpose(1, 2).contiguous()[..., None, None]  # a 1 x 1 convolution
+        flat = fused().outputs(g.contiguous(), whole, None, POINTWISE, _precision())
+        return fused().fold(flat, w.shape[3:], size, how)
+
+
+POINTWISE = ((1, 1), (0, 0), (1, 1))
+ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused, "columns": Columns}
+CHOSEN: dict[Any, str] = {}  # route by map and shape
+
+
+def _fastest(map: str, *args: Any) -> Tensor:
+    """The map by its fastest route."""
+    route = "each"
+    if args[0].is_cuda:
+        shapes = [_about(a.shape) if isinstance(a, Tensor) else a for a in args]
+        key = (map, args[0].dtype, _precision(), *shapes)
+        if key not in CHOSEN:
+            CHOSEN[key] = _measure(map, args)
+        route = CHOSEN[key]
+    out: Tensor = getattr(ROUTES[route], map)(*args)
+    return out
+
+
+def _about(shape: torch.Size) -> tuple[int, ...]:
+    """Clients and batch to the next power of two: close sizes share a choice."""
+    return *((n - 1).bit_length() for n in shape[:2]), *shape[2:]
+
+
+def _candidates(map: str, args: tuple[Any, ...]) -> list[str]:
+    names = ["grouped", "each"] if len(args[0]) <= 4 else ["grouped"]
+    if args[0].dtype != torch.float32 or fused() is None:
+        return names
+    if map != "to_inputs":
+        return [*names, "fused"]
+    (stride, padding, _), size = args[3], args[1].shape[3:]
+    turns = stride == (1, 1) and all(p < s for p, s in zip(padding, size, strict=True))
+    return [*names, "columns", *(["fused"] if turns else [])]
+
+
+def _measure(map: str, args: tuple[Any, ...]) -> str:
+    """Time the candidates on the very arguments; the first call of each is a warm-up."""
+    times = {}
+    for name in _candidates(map, args):
+        run = getattr(ROUTES[name], map)
+        run(*args)
+        best = float("inf")
+        for _ in range(3):
+            begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
+            begin.record()
+            for _ in range(4):
+                run(*args)
+            end.record()
+            end.synchronize()
+            best = min(best, begin.elapsed_time(end))
+        times[name] = best
+    return min(times, key=lambda name: times[name])
+
+
+def _precision() -> str:
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
+
+
+def _side(x: Tensor) -> Tensor:
+    """`[K, B, C, ...]` -> `[B, K C, ...]`: the clients' channels side by side."""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def _stack(x: Tensor, k: int) -> Tensor:
+    return x.unflatten(1, (k, -1)).transpose(0, 1)
+
+
+def _backward(g: Tensor, x: Tensor, w: Tensor, how: Geometry, groups: int, which: int) -> Tensor:
+    wanted = (which == 0, which == 1, False)
+    stride, padding, dilation = how
+    given = (stride, padding, dilation, False, (0, 0), groups, wanted)
+    out: Tensor = torch.ops.aten.convolution_backward(g, x, w, None, *given)[which]
+    return out

@@ -1,0 +1,51 @@
+"""Linear layers of K clients: batched products whose gradients lie in memory as the weights do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from idiolect.engine.layers.stacked import Stacked
+
+
+class Linear(nn.Linear):
+    """The plain layer, as a map over stacks."""
+
+    @classmethod
+    def replaces(cls, layer: nn.Module) -> bool:
+        return type(layer) is nn.Linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 2:
+            return super().forward(x)
+        bias = None if self.bias is None else self.bias[None]
+        out: Tensor = Product.apply(x[None], self.weight[None], bias).squeeze(0)
+        return out
+
+
+class Product(Stacked):
+    """`x [K, B, I]`, `w [K, O, I]` -> `[K, B, O]`."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is None:
+            return torch.bmm(x, w.transpose(1, 2))
+        return torch.baddbmm(bias[:, None], x, w.transpose(1, 2))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, bias = inputs
+        ctx.biased = bias is not None
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        to_x, to_w, to_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(g, w) if to_x else None,
+            torch.bmm(g.transpose(1, 2), x) if to_w else None,
+            g.sum(1) if ctx.biased and to_bias else None,
+        )

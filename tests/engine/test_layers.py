@@ -1,0 +1,151 @@
+"""Layers of K clients against PyTorch's own, client by client: values and derivatives of every
+order that methods use. Our GPU kernels run here in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+from idiolect.engine import layers
+from idiolect.engine.layers import conv, pool
+from idiolect.engine.layers.stacked import fused
+
+needs_triton = pytest.mark.skipif(fused() is None, reason="Triton is not installed")
+
+SHAPES = [  # clients, batch, channels in and out, height, window, stride, padding, dilation
+    (2, 3, 3, 5, 9, 3, 1, 0, 1),
+    (3, 2, 4, 18, 8, 3, 2, 1, 1),
+    (1, 2, 17, 33, 7, 2, 1, 1, 2),
+    (2, 2, 3, 8, 10, 5, 3, 2, 1),
+    (2, 2, 3, 70, 6, 5, 1, 2, 1),
+]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 3, 2, stride=2, bias=False),
+        nn.Flatten(),
+        nn.Linear(3, 4),
+        nn.Tanh(),
+        nn.Linear(4, 3, bias=False),
+    ).double()
+
+
+def derivatives(module: nn.Module) -> list[Tensor]:
+    """Losses of three clients, their gradients, a gradient through a gradient (as Per-FedAvg takes)
+    and one through per-sample gradients."""
+    draw = torch.Generator().manual_seed(1)
+    start = {
+        n: 0.4 * torch.randn(3, *p.shape, generator=draw, dtype=torch.float64)
+        for n, p in module.named_parameters()
+    }
+    x = torch.randn(3, 5, 2, 4, 4, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 3, (3, 5), generator=draw)
+
+    def loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(module, p, (x,)), y)
+
+    def ahead(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        g = grad(loss)(p, x, y)
+        return loss({n: p[n] - 0.1 * g[n] for n in p}, x, y)
+
+    def squares(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        def one(a: Tensor, b: Tensor) -> Tensor:
+            return sum(v.square().sum() for v in grad(loss)(p, a[None], b[None]).values())
+
+        return vmap(one)(x, y).sum()
+
+    out = []
+    for fn in (loss, ahead, squares):
+        leaf = {n: v.clone().requires_grad_() for n, v in start.items()}
+        values = vmap(fn)(leaf, x, y)
+        out += [values, *torch.autograd.grad(values.sum(), list(leaf.values()))]
+    return out
+
+
+@pytest.mark.parametrize("route", ["each", "grouped"])
+def test_installed_layers_have_pytorchs_values_and_derivatives(
+    route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(conv.ROUTES, "each", conv.ROUTES[route])  # what a CPU takes
+    ours = deepcopy(model())
+    layers.install(ours, torch.device("cpu"))
+    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, layers.Linear}
+    for a, b in zip(derivatives(model()), derivatives(ours), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@needs_triton
+def test_on_a_gpu_pooling_is_ours_too() -> None:
+    ours = deepcopy(model())
+    layers.install(ours, torch.device("cuda"))
+    assert any(type(m) is pool.MaxPool2d for m in ours.modules())
+    for a, b in zip(derivatives(model()), derivatives(ours), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_unusual_layers_are_left_alone() -> None:
+    kept = nn.ModuleList(
+        [
+            nn.Conv2d(4, 4, 3, groups=2),
+            nn.Conv2d(4, 4, 3, padding="same"),
+            nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+            nn.MaxPool2d(3, 2),
+            nn.MaxPool2d(2, padding=1),
+            nn.MaxPool2d((2, 1)),
+            nn.MaxPool2d(2, ceil_mode=True),
+        ]
+    )
+    before = [type(m) for m in kept]
+    layers.install(kept, torch.device("cuda"))
+    assert [type(m) for m in kept] == before
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_of_a_convolution(shape: tuple[int, ...]) -> None:
+    k, b, c, o, size, window, stride, padding, dilation = shape
+    torch.manual_seed(0)
+    x = torch.randn(k, b, c, size, size + 1, requires_grad=True)
+    w = torch.randn(k, o, c, window, window, requires_grad=True)
+    bias = torch.randn(k, o)
+    how = ((stride,) * 2, (padding,) * 2, (dilation,) * 2)
+    true = conv.Each.outputs(x, w, bias, how)
+    g = torch.randn_like(true)
+    to_x, to_w = torch.autograd.grad(true, (x, w), g)
+    x, w = x.detach(), w.detach()
+    near = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(conv.Fused.outputs(x, w, bias, how), true, **near)
+    torch.testing.assert_close(conv.Fused.to_weights(x, g, w.shape[3:], how), to_w, **near)
+    torch.testing.assert_close(conv.Columns.to_inputs(g, w, x.shape[3:], how), to_x, **near)
+    if stride == 1:
+        torch.testing.assert_close(conv.Fused.to_inputs(g, w, x.shape[3:], how), to_x, **near)
+
+
+@needs_triton
+@pytest.mark.parametrize(("shape", "side"), [((2, 3, 4, 6), 2), ((3, 2, 7, 10), 3)])
+def test_pooling_breaks_ties_as_pytorch_does(shape: tuple[int, ...], side: int) -> None:
+    x = torch.randint(0, 3, shape).double().requires_grad_()
+    true, ours = F.max_pool2d(x, side), pool.Pool.apply(x, side)
+    assert torch.equal(true, ours)
+    g = torch.randn_like(true)
+    assert torch.equal(torch.autograd.grad(true, x, g)[0], torch.autograd.grad(ours, x, g)[0])
+
+
+@needs_triton
+def test_pooling_passes_on_nan() -> None:
+    x = torch.arange(16.0).reshape(1, 1, 4, 4)
+    x[0, 0, 0, 0] = x[0, 0, 3, 3] = torch.nan
+    torch.testing.assert_close(pool.Pool.apply(x, 2), F.max_pool2d(x, 2), equal_nan=True)
