@@ -4,7 +4,9 @@ order that methods use. Our GPU kernels run here in Triton's interpreter."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
 from idiolect.engine import layers
 from idiolect.engine.layers import conv, pool
+from idiolect.engine.layers.choices import Choices
 from idiolect.engine.layers.stacked import fused
 
 needs_triton = pytest.mark.skipif(fused() is None, reason="Triton is not installed")
@@ -149,3 +152,45 @@ def test_pooling_passes_on_nan() -> None:
     x = torch.arange(16.0).reshape(1, 1, 4, 4)
     x[0, 0, 0, 0] = x[0, 0, 3, 3] = torch.nan
     torch.testing.assert_close(pool.Pool.apply(x, 2), F.max_pool2d(x, 2), equal_nan=True)
+
+
+class Clock:
+    """Stands in for CUDA events: a way takes as long as it says."""
+
+    now = 0.0
+
+    def __init__(self, timing: bool):
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = Clock.now
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, other: Clock) -> float:
+        return other.at - self.at
+
+
+def test_the_fastest_way_is_measured_once_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "Event", Clock)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    calls = []
+
+    def way(name: str, span: float) -> Callable[[], None]:
+        def run() -> None:
+            calls.append(name)
+            Clock.now += span
+
+        return run
+
+    ways = {"slow": way("slow", 2.0), "fast": way("fast", 1.0)}
+    assert Choices().fastest("case", ways, ()) == "fast"
+    calls.clear()
+    assert Choices().fastest("case", ways, ()) == "fast"  # another process
+    assert not calls
+    assert Choices().fastest("case", {"slow": ways["slow"]}, ()) == "slow"  # the other is gone
+    (tmp_path / "idiolect" / "routes.json").write_text("{not JSON")
+    assert Choices().fastest("case", ways, ()) == "fast"

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idiolect.engine.layers.choices import Choices
 from idiolect.engine.layers.stacked import Stacked, fused
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
@@ -192,7 +193,7 @@ class Columns(Fused):
 
 POINTWISE = ((1, 1), (0, 0), (1, 1))
 ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused, "columns": Columns}
-CHOSEN: dict[Any, str] = {}  # route by map and shape
+CHOICES = Choices()
 
 
 def _fastest(map: str, *args: Any) -> Tensor:
@@ -201,9 +202,8 @@ def _fastest(map: str, *args: Any) -> Tensor:
     if args[0].is_cuda:
         shapes = [_about(a.shape) if isinstance(a, Tensor) else a for a in args]
         key = (map, args[0].dtype, _precision(), *shapes)
-        if key not in CHOSEN:
-            CHOSEN[key] = _measure(map, args)
-        route = CHOSEN[key]
+        known = {name: getattr(ROUTES[name], map) for name in candidates(map, args)}
+        route = CHOICES.fastest(key, known, args)
     out: Tensor = getattr(ROUTES[route], map)(*args)
     return out
 
@@ -213,34 +213,16 @@ def _about(shape: torch.Size) -> tuple[int, ...]:
     return *((n - 1).bit_length() for n in shape[:2]), *shape[2:]
 
 
-def _candidates(map: str, args: tuple[Any, ...]) -> list[str]:
+def candidates(map: str, args: tuple[Any, ...]) -> list[str]:
+    """The routes that can do it."""
     names = ["grouped", "each"] if len(args[0]) <= 4 else ["grouped"]
-    if args[0].dtype != torch.float32 or fused() is None:
+    if args[0].dtype != torch.float32 or fused() is None or len(args[0]) >= 2**16:
         return names
     if map != "to_inputs":
         return [*names, "fused"]
     (stride, padding, _), size = args[3], args[1].shape[3:]
     turns = stride == (1, 1) and all(p < s for p, s in zip(padding, size, strict=True))
     return [*names, "columns", *(["fused"] if turns else [])]
-
-
-def _measure(map: str, args: tuple[Any, ...]) -> str:
-    """Time the candidates on the very arguments; the first call of each is a warm-up."""
-    times = {}
-    for name in _candidates(map, args):
-        run = getattr(ROUTES[name], map)
-        run(*args)
-        best = float("inf")
-        for _ in range(3):
-            begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
-            begin.record()
-            for _ in range(4):
-                run(*args)
-            end.record()
-            end.synchronize()
-            best = min(best, begin.elapsed_time(end))
-        times[name] = best
-    return min(times, key=lambda name: times[name])
 
 
 def _precision() -> str:
