@@ -194,3 +194,15 @@ def test_the_fastest_way_is_measured_once_and_remembered(
     assert Choices().fastest("case", {"slow": ways["slow"]}, ()) == "slow"  # the other is gone
     (tmp_path / "idiolect" / "routes.json").write_text("{not JSON")
     assert Choices().fastest("case", ways, ()) == "fast"
+
+
+def test_relu_after_pooling_is_pooling_after_relu() -> None:
+    plain = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU())
+    ours = deepcopy(plain)
+    layers.install(ours, torch.device("cpu"))
+    assert [type(m) for m in ours] == [nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.ReLU]
+    x = torch.randint(-2, 3, (3, 2, 4, 4)).double().requires_grad_()  # with ties
+    a, b = plain(x), ours(x)
+    g = torch.randn_like(a)
+    assert torch.equal(a, b)
+    assert torch.equal(torch.autograd.grad(a, x, g)[0], torch.autograd.grad(b, x, g)[0])
