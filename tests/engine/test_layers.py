@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
 from idiolect.engine import layers
-from idiolect.engine.layers import conv, pool
+from idiolect.engine.layers import conv, linear, pool
 from idiolect.engine.layers.choices import Choices
 from idiolect.engine.layers.stacked import fused
 
@@ -135,6 +135,16 @@ def test_kernels_of_a_convolution(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(conv.Columns.to_inputs(g, w, x.shape[3:], how), to_x, **near)
     if stride == 1:
         torch.testing.assert_close(conv.Fused.to_inputs(g, w, x.shape[3:], how), to_x, **near)
+
+
+@needs_triton
+@pytest.mark.parametrize(("batch", "inputs", "outputs"), [(3, 70, 5), (10, 200, 130), (20, 33, 40)])
+def test_kernel_of_a_skinny_product(batch: int, inputs: int, outputs: int) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(2, batch, inputs), torch.randn(2, outputs, inputs)
+    bias = torch.randn(2, outputs)
+    true = torch.stack([F.linear(*args) for args in zip(x, w, bias, strict=True)])
+    torch.testing.assert_close(linear._skinny(x, w, bias), true, rtol=1e-4, atol=1e-4)
 
 
 @needs_triton

@@ -60,6 +60,9 @@ class Choices:
             atomic.write_json(self._path, self._file)
 
 
+CHOICES = Choices()
+
+
 def _measured(ways: Mapping[str, Callable[..., Any]], args: tuple[Any, ...]) -> str:
     """Time every way on the very arguments; its first call is a warm-up."""
     times = {}

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect.engine.layers.choices import Choices
-from idiolect.engine.layers.stacked import Stacked, fused
+from idiolect.engine.layers.choices import CHOICES
+from idiolect.engine.layers.stacked import Stacked, fused, precision
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
 
@@ -164,7 +164,7 @@ class Fused:
 
     @staticmethod
     def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
-        return fused().outputs(x.contiguous(), w.contiguous(), bias, how, _precision())
+        return fused().outputs(x.contiguous(), w.contiguous(), bias, how, precision())
 
     @staticmethod
     def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
@@ -174,11 +174,11 @@ class Fused:
         up, left = dh * (kh - 1) - ph, dw * (kw - 1) - pw
         wide = F.pad(g, (left, left, up, up))
         turned = w.flip(3, 4).transpose(1, 2).contiguous()
-        return fused().outputs(wide, turned, None, ((1, 1), (0, 0), (dh, dw)), _precision())
+        return fused().outputs(wide, turned, None, ((1, 1), (0, 0), (dh, dw)), precision())
 
     @staticmethod
     def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry) -> Tensor:
-        return fused().to_weights(x.contiguous(), g.contiguous(), size, how, _precision())
+        return fused().to_weights(x.contiguous(), g.contiguous(), size, how, precision())
 
 
 class Columns(Fused):
@@ -187,13 +187,11 @@ class Columns(Fused):
     @staticmethod
     def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
         whole = w.flatten(2).transpose(1, 2).contiguous()[..., None, None]  # a 1 x 1 convolution
-        flat = fused().outputs(g.contiguous(), whole, None, POINTWISE, _precision())
+        flat = fused().outputs(g.contiguous(), whole, None, fused().POINTWISE, precision())
         return fused().fold(flat, w.shape[3:], size, how)
 
 
-POINTWISE = ((1, 1), (0, 0), (1, 1))
 ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused, "columns": Columns}
-CHOICES = Choices()
 
 
 def _fastest(map: str, *args: Any) -> Tensor:
@@ -201,7 +199,7 @@ def _fastest(map: str, *args: Any) -> Tensor:
     route = "each"
     if args[0].is_cuda:
         shapes = [_about(a.shape) if isinstance(a, Tensor) else a for a in args]
-        key = (map, args[0].dtype, _precision(), *shapes)
+        key = (map, args[0].dtype, precision(), *shapes)
         known = {name: getattr(ROUTES[name], map) for name in candidates(map, args)}
         route = CHOICES.fastest(key, known, args)
     out: Tensor = getattr(ROUTES[route], map)(*args)
@@ -223,10 +221,6 @@ def candidates(map: str, args: tuple[Any, ...]) -> list[str]:
     (stride, padding, _), size = args[3], args[1].shape[3:]
     turns = stride == (1, 1) and all(p < s for p, s in zip(padding, size, strict=True))
     return [*names, "columns", *(["fused"] if turns else [])]
-
-
-def _precision() -> str:
-    return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
 
 
 def _side(x: Tensor) -> Tensor:

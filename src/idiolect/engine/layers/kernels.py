@@ -166,6 +166,7 @@ def _unpool(
 
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
+POINTWISE = ((1, 1), (0, 0), (1, 1))
 
 
 def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision: str) -> Tensor:
@@ -183,12 +184,19 @@ def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision:
     return y
 
 
+def skinny(x: Tensor, w: Tensor, precision: str) -> Tensor:
+    """`x [K, B, I]`, `w [K, O, I]` -> `[K, O, B]`: the long sum over I is that of a convolution's
+    weights over all places."""
+    x, w, none = x[:, None, ..., None], w[:, None, ..., None], torch.Size((1, 1))
+    return to_weights(x, w, none, POINTWISE, precision)[..., 0, 0]
+
+
 def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
     """Gradient of the weights `[K, O, C, *size]`. A long sum is cut into parts that are added up
     afterwards, so that few clients keep the GPU busy too."""
     shape = torch.Size((len(g), g.shape[2], x.shape[2], *size))
     depth, rows = g[0, :, 0].numel(), shape[2:].numel()
-    t = _weights_tile(shape[1], len(x), precision)
+    t = _weights_tile(rows, shape[1], len(x), precision)
     blocks = triton.cdiv(rows, t.rows), triton.cdiv(shape[1], t.columns)
     free = BUSY // (len(x) * blocks[0] * blocks[1])
     parts = max(1, min(free, triton.cdiv(depth, t.depth) // 4))
@@ -260,8 +268,10 @@ def _tile(columns: int, depth: int, rows: int, precision: str) -> Tile:
     return Tile(128, 32, width, 4, 3) if precision == "tf32" else Tile(64, 64, width, 4, 2)
 
 
-def _weights_tile(columns: int, clients: int, precision: str) -> Tile:
+def _weights_tile(rows: int, columns: int, clients: int, precision: str) -> Tile:
     width = _width(columns)
+    if rows <= 16:
+        return Tile(16, 64, 128 if columns >= 128 else width, 4, 3)
     if width <= 32 or clients == 1:
         return Tile(32, 32, width, 2, 3)
     return Tile(64, 32, width, 4, 3) if precision == "tf32" else Tile(64, 64, width, 4, 2)

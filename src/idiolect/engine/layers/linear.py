@@ -1,4 +1,8 @@
-"""Linear layers of K clients: batched products whose gradients lie in memory as the weights do."""
+"""Linear layers of K clients: batched products whose gradients lie in memory as the weights do.
+
+Few samples times large weights, K times over, is a shape PyTorch's batched product is slow at; on a
+GPU the outputs come from our own kernel where that is faster.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idiolect.engine.layers.stacked import Stacked
+from idiolect.engine.layers.choices import CHOICES
+from idiolect.engine.layers.stacked import Stacked, fused, precision
+
+SKINNY = 64  # samples from which our kernel is not tried
 
 
 class Linear(nn.Linear):
@@ -25,14 +32,27 @@ class Linear(nn.Linear):
         return out
 
 
+def _plain(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return torch.bmm(x, w.transpose(1, 2))
+    return torch.baddbmm(bias[:, None], x, w.transpose(1, 2))
+
+
+def _skinny(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+    y: Tensor = fused().skinny(x.contiguous(), w.contiguous(), precision()).transpose(1, 2)
+    return y if bias is None else y + bias[:, None]
+
+
 class Product(Stacked):
     """`x [K, B, I]`, `w [K, O, I]` -> `[K, B, O]`."""
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        if bias is None:
-            return torch.bmm(x, w.transpose(1, 2))
-        return torch.baddbmm(bias[:, None], x, w.transpose(1, 2))
+        if x.is_cuda and x.dtype == torch.float32 and fused() and x.shape[1] <= SKINNY:
+            case = ("linear", precision(), *x.shape, *w.shape)
+            way = CHOICES.fastest(case, {"plain": _plain, "skinny": _skinny}, (x, w, bias))
+            return _skinny(x, w, bias) if way == "skinny" else _plain(x, w, bias)
+        return _plain(x, w, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -33,3 +34,8 @@ def fused() -> Any:
     if find_spec("triton") is None:
         return None
     return import_module("idiolect.engine.layers.kernels")
+
+
+def precision() -> str:
+    """How our kernels multiply: single precision from three TF32 products, or one TF32 product."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
