@@ -16,6 +16,7 @@ from idiolect import start, tree
 from idiolect.engine.base import Fitted, Part
 from idiolect.errors import UserError
 from idiolect.federation import Federation
+from idiolect.local import Local
 from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.schedule import Clock, Participation, Stragglers, Turn
@@ -251,11 +252,13 @@ class Simulation:
             result.bytes_down += down.nbytes(len(ids))
             mine = self.engine.to_device(self.mine[ids])
             seen = down.stacked(len(ids))
-            done = [
-                self.method.rejoin(d, m, u, local)
-                for local, d, m, u in self.engine.grouped(ids, t, seen, mine, up)
-            ]
-            up, mine = tree.join([d[0] for d in done]), tree.join([d[1] for d in done])
+
+            def rejoin(local: Local, down: Record, mine: Record, up: Record) -> Record:
+                up, mine = self.method.rejoin(down, mine, up, local)
+                return {"up": up, "mine": mine}
+
+            done = self.engine.spread(ids, t, rejoin, seen, mine, up)
+            up, mine = done["up"], done["mine"]
             self.mine[ids] = mine
             if self._tests_now:
                 result.seconds_eval += self._test("after", self.method.trained(seen, up, mine), ids)
@@ -277,17 +280,18 @@ class Simulation:
             self._adapt_unseen(list(self.federation.unseen))
         return time.perf_counter() - began
 
-    def _personal(self, ids: list[int]) -> Tree:
+    def _personal(self, ids: list[int], alone: bool = False) -> Tree:
+        """What clients predict with, made by all ranks together or by this one alone."""
         mine = self.engine.to_device(self.mine[ids])
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
             return params
-        return tree.join(
-            [
-                self.method.adapt(part, local)
-                for local, part in self.engine.grouped(ids, self.round, params)
-            ]
-        )
+
+        def adapt(local: Local, params: Tree) -> Record:
+            return {"model": self.method.adapt(params, local)}
+
+        adapted = self.engine.spread(ids, self.round, adapt, params, alone=alone)
+        return dict(adapted["model"])
 
     def _adapt_unseen(self, ids: list[int]) -> None:
         """Held-out clients train once on what the server would send them; nothing goes back."""
@@ -370,7 +374,7 @@ class Simulation:
 
     def personal_model(self, client: int) -> Tree:
         """What the client predicts with, loadable into the plain module."""
-        return self._exported(tree.client(self._personal([client]), 0))
+        return self._exported(tree.client(self._personal([client], alone=True), 0))
 
     def _exported(self, params: Tree) -> Tree:
         full = dict(self._module_state)
