@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from idiolect import schedule as schedules
 from idiolect import start, tree
 from idiolect.engine.base import Fitted, Part
+from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
 from idiolect.federation import Federation
 from idiolect.local import Local
@@ -280,8 +281,7 @@ class Simulation:
             self._adapt_unseen(list(self.federation.unseen))
         return time.perf_counter() - began
 
-    def _personal(self, ids: list[int], alone: bool = False) -> Tree:
-        """What clients predict with, made by all ranks together or by this one alone."""
+    def _personal(self, ids: list[int]) -> Tree:
         mine = self.engine.to_device(self.mine[ids])
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
@@ -290,7 +290,7 @@ class Simulation:
         def adapt(local: Local, params: Tree) -> Record:
             return {"model": self.method.adapt(params, local)}
 
-        adapted = self.engine.spread(ids, self.round, adapt, params, alone=alone)
+        adapted = self.engine.spread(ids, self.round, adapt, params)
         return dict(adapted["model"])
 
     def _adapt_unseen(self, ids: list[int]) -> None:
@@ -374,7 +374,8 @@ class Simulation:
 
     def personal_model(self, client: int) -> Tree:
         """What the client predicts with, loadable into the plain module."""
-        return self._exported(tree.client(self._personal([client], alone=True), 0))
+        with by_itself():  # only the rank that writes asks
+            return self._exported(tree.client(self._personal([client]), 0))
 
     def _exported(self, params: Tree) -> Tree:
         full = dict(self._module_state)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idiolect import assemble, checkpoint, history, runs
-from idiolect.engine.ranks import Ranks, _gather, _layout, joined, own_gpu
+from idiolect.engine.ranks import CPU, Ranks, _gather, _layout, by_itself, joined, own_gpu
 from idiolect.errors import UserError
 from idiolect.tree import Tree
 
@@ -238,6 +238,14 @@ def test_shares_are_balanced_and_rank_0_has_the_largest() -> None:
     assert Ranks(0, 3).shares([0, 0, 0, 0]) == [[0, 3], [1], [2]]
     assert Ranks(0, 3).shares([7]) == [[0], [], []]
     assert Ranks(0, 2).shares([1, 2, 3], whole=True) == [[0, 1, 2], []]
+
+
+def test_by_itself_a_rank_does_all_and_shares_nothing() -> None:
+    """Also inside its own share of something: nobody would answer."""
+    two = Ranks(0, 2)
+    with by_itself():
+        done = two.each([3, 2, 1], lambda own: {"who": {"k": torch.tensor(own)}}, CPU)
+    assert done["who"]["k"].tolist() == [0, 1, 2]
 
 
 def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

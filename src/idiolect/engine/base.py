@@ -182,23 +182,17 @@ class Engine(ABC):
     # --- on the rank each client falls to ---
 
     def spread(
-        self,
-        ids: Sequence[int],
-        round: int,
-        work: Callable[..., Record],
-        *records: Record,
-        alone: bool = False,
+        self, ids: Sequence[int], round: int, work: Callable[..., Record], *records: Record
     ) -> Record:
         """`work(local, *records)` of every group of clients gives a record of records; they are
-        returned as one, on every rank. `alone`: this rank does it all, and for itself."""
+        returned as one, on every rank."""
 
         def own_work(own: list[int]) -> Record:
             given = (tree.each(_picker(own, len(ids)), record) for record in records)
             groups = self.grouped([ids[k] for k in own], round, *given)
             return tree.join([work(*group) for group in groups])
 
-        ranks = Ranks() if alone else self.ranks
-        return ranks.each(self._sizes(ids, "train"), own_work, self.device)
+        return self.ranks.each(self._sizes(ids, "train"), own_work, self.device)
 
     def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
         """Correct predictions and summed loss of each client on its own part, `[K]` on the CPU."""

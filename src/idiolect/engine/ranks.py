@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -72,11 +73,12 @@ class Ranks:
     ) -> Record:
         """`work(positions)` of each rank for its own clients gives a record of records, with a row
         per client; here they are for all clients, on every rank: one collective per part."""
+        if self.world == 1 or _APART.get():
+            return work(list(range(len(weights))))
         shares = self.shares(weights, whole)
         own = shares[self.rank]
-        done = work(own) if own else {}
-        if self.world == 1:
-            return done
+        with by_itself():
+            done = work(own) if own else {}
         leaves = {part: tree.leaves(record) for part, record in done.items()}
         layouts = {part: _layout(found) for part, found in leaves.items()}
         if not all(shares):  # a rank without clients does not know what to expect
@@ -107,6 +109,20 @@ class Ranks:
         with _contact():
             dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag)
+
+
+_APART = ContextVar("apart", default=False)
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Inside, this rank does all clients' work, shares nothing and waits for nobody: for what only
+    one rank is asked to do."""
+    before = _APART.set(True)
+    try:
+        yield
+    finally:
+        _APART.reset(before)
 
 
 def _layout(leaves: Tree) -> Layout:
