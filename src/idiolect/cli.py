@@ -1,8 +1,10 @@
 """The command line. Heavy imports wait until a command needs them, so that --help is quick."""
 
+import os
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +50,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
         try:
-            return super().invoke(ctx)
+            with _joined():
+                return super().invoke(ctx)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(2) from None
@@ -60,6 +63,15 @@ class _Commands(TyperGroup):
                 raise
             print(error, file=sys.stderr)
             raise typer.Exit(130) from None
+
+
+def _joined() -> AbstractContextManager[Any]:
+    """The processes of torchrun, where it started this one."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from idiolect.engine.ranks import joined
+
+    return joined()
 
 
 app = typer.Typer(
@@ -81,6 +93,7 @@ app.add_typer(data_app, name="data")
         "idiolect run fedas --data cifar10 --split dirichlet --clients 20 --set split.alpha=0.1",
         "idiolect run pflego --rounds 100 --participation 0.2 --save-models best",
         "idiolect run plga --data mnist --stragglers 8 --set method.lr=0.001 --out runs/plga",
+        "torchrun --nproc-per-node 2 -m idiolect run fedas --data cifar10",
     )
 )
 def run(
@@ -107,7 +120,10 @@ def run(
     checkpoint_every: CheckpointEvery = None,
     as_json: Json = False,
 ) -> None:
-    """Run one method; everything goes into one directory."""
+    """Run one method; everything goes into one directory.
+
+    Started by torchrun, the processes share the clients of each round, one GPU each.
+    """
     given = {k: v for k, v in locals().items() if k not in _NOT_SETTINGS}
     from idiolect import config as settings
     from idiolect import runs
@@ -267,6 +283,7 @@ def bench(
     """Time this machine: rounds, the price of stacking, growth with clients."""
     from idiolect import atomic
     from idiolect import bench as benchmarks
+    from idiolect.engine.ranks import Ranks
 
     known = benchmarks.BENCHMARKS
     if list_them:
@@ -280,7 +297,7 @@ def bench(
         if not as_json:
             screen.print_rows(f"{one}: {results[-1]['what']}", results[-1]["rows"])
     found = results[0] if name else results
-    if out is not None:
+    if out is not None and Ranks.current().first:
         atomic.write_json(out, found)
     if as_json:
         screen.print_json(found)
@@ -302,10 +319,13 @@ def list_(
 def _compare(plan: "list[Plan]", place: Path, as_json: bool, title: str | None = None) -> None:
     from idiolect import compare as comparison
     from idiolect import report as reports
+    from idiolect.engine.ranks import Ranks
     from idiolect.progress import LiveLine
 
     progress = LiveLine()
     found = comparison.run_all(plan, progress)
+    if not Ranks.current().first:
+        return
     page = comparison.write_reports(found, place, progress.note, title)
     if as_json:
         screen.print_json(reports.rows(found))
@@ -317,6 +337,10 @@ def _compare(plan: "list[Plan]", place: Path, as_json: bool, title: str | None =
 
 
 def _finish(place: Path, summary: dict[str, Any], as_json: bool) -> None:
+    from idiolect.engine.ranks import Ranks
+
+    if not Ranks.current().first:
+        return
     if as_json:
         screen.print_json(summary)
         return
@@ -336,11 +360,17 @@ def _run_name(config: Mapping[str, Any]) -> str:
 
 def _free(path: Path) -> Path:
     """The path itself, or with -2, -3, … the first that is not taken."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
+
+    def look() -> str:
+        number, free = 1, path
+        while free.exists():
+            number += 1
+            free = path.with_name(f"{path.name}-{number}")
+        return str(free)
+
+    from idiolect.engine.ranks import Ranks
+
+    return Path(Ranks.current().agree(look))
 
 
 deploy_cli.register(app)

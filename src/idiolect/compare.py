@@ -7,6 +7,7 @@ from typing import Any
 
 from idiolect import config as settings
 from idiolect import report, runs
+from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
 
 DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
@@ -77,9 +78,10 @@ def demo(out: Path, seeds: Sequence[int]) -> list[Plan]:
 def run_all(
     plan: Sequence[Plan], progress: runs.Progress, build: runs.Builder | None = None
 ) -> list[report.Run]:
-    """Run what is missing, continue what is unfinished, read the rest."""
+    """Run what is missing, continue what is unfinished, read the rest (on the first rank)."""
     # All directories are checked before the first minute is spent.
-    standing = [runs.standing(item.out, item.config) for item in plan]
+    ranks = Ranks.current()
+    standing = [ranks.agree(runs.standing, item.out, item.config) for item in plan]
     seeds: dict[str, list[Plan]] = {}  # of each method: they share a stack
     for item, found in zip(plan, standing, strict=True):
         if found == "finished":
@@ -89,7 +91,7 @@ def run_all(
     for items in seeds.values():
         outs = [item.out for item in items]
         runs.execute_together([item.config for item in items], outs, True, progress, build)
-    return [report.load(item.out) for item in plan]
+    return [report.load(item.out) for item in plan] if ranks.first else []
 
 
 def write_reports(

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from idiolect.engine.ranks import Ranks
+
 PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-learn")
 
 
@@ -83,7 +85,8 @@ def _hardware(device: str) -> dict[str, Any]:
     name = _processor()
     if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
         name = torch.cuda.get_device_name(0)
-    return {"device": device, "device_name": name, "threads": torch.get_num_threads()}
+    threads, ranks = torch.get_num_threads(), Ranks.current().world
+    return {"device": device, "device_name": name, "threads": threads, "ranks": ranks}
 
 
 def _processor() -> str:

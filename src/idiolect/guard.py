@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
@@ -78,8 +79,8 @@ def stop_requests() -> Iterator[Stop]:
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
-        # Not print: the signal may have come in the middle of one.
-        os.write(2, b"\nstopping after this round; Ctrl-C again stops at once\n")
+        if Ranks.current().first:  # not print: the signal may have come in the middle of one
+            os.write(2, b"\nstopping after this round; Ctrl-C again stops at once\n")
 
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from idiolect import schedule as schedules
 from idiolect import start, tree
 from idiolect.engine.base import Fitted, Part
+from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
 from idiolect.federation import Federation
+from idiolect.local import Local
 from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.schedule import Clock, Participation, Stragglers, Turn
@@ -252,11 +254,13 @@ class Simulation:
             result.bytes_down += down.nbytes(len(ids))
             mine = self.engine.to_device(self.mine[ids])
             seen = down.stacked(len(ids))
-            done = [
-                self.method.rejoin(d, m, u, local)
-                for local, d, m, u in self.engine.grouped(ids, t, seen, mine, up)
-            ]
-            up, mine = tree.join([d[0] for d in done]), tree.join([d[1] for d in done])
+
+            def rejoin(local: Local, down: Record, mine: Record, up: Record) -> Record:
+                up, mine = self.method.rejoin(down, mine, up, local)
+                return {"up": up, "mine": mine}
+
+            done = self.engine.spread(ids, t, rejoin, seen, mine, up)
+            up, mine = done["up"], done["mine"]
             self.mine[ids] = mine
             if self._tests_now:
                 result.seconds_eval += self._test("after", self.method.trained(seen, up, mine), ids)
@@ -283,12 +287,12 @@ class Simulation:
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
             return params
-        return tree.join(
-            [
-                self.method.adapt(part, local)
-                for local, part in self.engine.grouped(ids, self.round, params)
-            ]
-        )
+
+        def adapt(local: Local, params: Tree) -> Record:
+            return {"model": self.method.adapt(params, local)}
+
+        adapted = self.engine.spread(ids, self.round, adapt, params)
+        return dict(adapted["model"])
 
     def _adapt_unseen(self, ids: list[int]) -> None:
         """Held-out clients train once on what the server would send them; nothing goes back."""
@@ -371,7 +375,8 @@ class Simulation:
 
     def personal_model(self, client: int) -> Tree:
         """What the client predicts with, loadable into the plain module."""
-        return self._exported(tree.client(self._personal([client]), 0))
+        with by_itself():  # only the rank that writes asks
+            return self._exported(tree.client(self._personal([client]), 0))
 
     def _exported(self, params: Tree) -> Tree:
         full = dict(self._module_state)

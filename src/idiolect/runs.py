@@ -19,6 +19,7 @@ import numpy as np
 
 from idiolect import atomic, checkpoint, evaluate
 from idiolect import config as settings
+from idiolect.engine.ranks import Ranks
 from idiolect.environment import describe, fingerprints, same_threads
 from idiolect.errors import UserError
 from idiolect.export import ModelExport
@@ -75,35 +76,41 @@ def execute_together(
         from idiolect import assemble
 
         build = assemble.build
-    progress = progress or Quiet()
+    progress, ranks = progress or Quiet(), Ranks.current()
     todo: list[tuple[Config, Path]] = []
     for config, folder in zip(configs, map(Path, outs), strict=True):
-        found = standing(folder, config)
+        found = ranks.agree(standing, folder, config)
         if found == "finished" and resume:
             continue
         _refuse(folder, found, resume)
-        check_writable(folder)
+        if ranks.first:
+            check_writable(folder)
         if found == "unfinished":
             same_threads(folder / "env.json")
         todo.append((config, folder))
     if todo:
         _run([(config, folder, build(config)) for config, folder in todo], resume, progress)
-    return [_summary_of(Path(folder)) for folder in outs]
+    return [ranks.agree(_summary_of, Path(folder)) for folder in outs]
 
 
 def _run(todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progress) -> None:
+    ranks = Ranks.current()
     with ExitStack() as guards:
-        for _, out, _ in todo:
+        for _, out, _ in todo if ranks.first else ():
             guards.enter_context(disk_errors(out))
             guards.enter_context(locked(out))
         stop = guards.enter_context(stop_requests())
         recorders: list[_Recorder] = []
         for config, out, sim in todo:
             # Another process may have come first while the data was loading.
-            found = standing(out, config)
+            found = ranks.agree(standing, out, config)
             _refuse(out, found, resume)
-            recorders.append(_Recorder(config, out, sim, progress if not recorders else Quiet()))
-            recorders[-1].open(fresh=found == "new")
+            kind = _Recorder if ranks.first else _Follower
+            run = kind(config, out, sim, progress if not recorders else Quiet())
+            run.open(fresh=found == "new")
+            if ranks.agree(lambda run: run.saved, run) != run.saved:
+                raise UserError(f"{out}: its checkpoint is not what the first process reads there")
+            recorders.append(run)
         for group in _stacks(recorders):
             lead = group[0]
             lead.progress = progress
@@ -171,16 +178,17 @@ def read_events(out: Path) -> list[dict[str, Any]]:
 
 
 def _rounds(group: "list[_Recorder]", stop: Stop) -> None:
-    lead = group[0]
+    lead, ranks = group[0], Ranks.current()
     total, every = lead.config["rounds"], lead.config["checkpoint_every"]
     for run in group:
         if run.round < 0:
             run.record(run.sim.start())
     step = _stepper(group)
     while lead.round < total:
-        if stop.asked:
+        if ranks.any(stop.asked):
             for run in group:
                 run.checkpoint()
+            ranks.any(True)  # torchrun ends the others when one leaves: not before all is saved
             raise Interrupted(
                 f"stopped after round {lead.round} of {total}; "
                 f"continue with: idiolect resume {lead.out}"
@@ -222,11 +230,14 @@ class _Recorder:
             atomic.write_text(self.out / "config.yaml", settings.dump(self.config))
             return
         self._check_inputs()
+        self._restore()
+        self._forget_later_rounds()
+
+    def _restore(self) -> None:
         saved = checkpoint.load(self.out / "checkpoint", self.progress.note)
         if saved is not None:
             self.sim.restore(saved.tensors, saved.meta)
             self.round = self.saved = saved.round
-        self._forget_later_rounds()
 
     def _check_inputs(self) -> None:
         with suppress(OSError, json.JSONDecodeError):
@@ -292,6 +303,22 @@ class _Recorder:
         self.exports.finished(self.sim, self.round, n_clients)
         summary = summarise(self.config, self.clients.table(), self.events)
         atomic.write_json(self.out / "summary.json", summary)
+
+
+class _Follower(_Recorder):
+    """A run on a rank that is not the first: it takes part and writes nothing."""
+
+    def open(self, fresh: bool) -> None:
+        if not fresh:
+            self._restore()
+
+    def record(self, done: Any) -> None:
+        self.round = done.round
+
+    def checkpoint(self) -> None:
+        self.saved = self.round
+
+    def finish(self) -> None: ...
 
 
 def summarise(

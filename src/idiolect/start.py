@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from idiolect.engine.base import Engine
 from idiolect.engine.loop import LoopEngine
+from idiolect.engine.ranks import own_gpu
 from idiolect.engine.stacked import StackedEngine
 from idiolect.errors import UserError, did_you_mean
 from idiolect.federation import Federation
@@ -47,7 +48,7 @@ def device(name: str) -> torch.device:
         raise UserError(f"unknown device '{name}'; use auto, cpu or cuda") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device 'cuda' asked for but this machine has none; use --device cpu")
-    return found
+    return own_gpu(found)
 
 
 def check_model(model: nn.Module, federation: Federation) -> None:

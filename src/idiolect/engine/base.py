@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import tree
+from idiolect.engine.ranks import CPU, Ranks
 from idiolect.federation import Federation
 from idiolect.local import Local, Rows
 from idiolect.method import Down, Method
@@ -153,6 +154,7 @@ class Engine(ABC):
         module = deepcopy(module).to(device, dtype)
         self.net = Net(module)
         self.train_net = Net(module, training=True)
+        self.ranks = Ranks.current()
 
     @abstractmethod
     def groups(self, ids: Sequence[int]) -> list[list[int]]:
@@ -162,8 +164,8 @@ class Engine(ABC):
     def local(self, ids: list[int], round: int) -> DataLocal: ...
 
     @abstractmethod
-    def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
-        """Correct predictions and summed loss of each client on its own part, `[K]` on the CPU."""
+    def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
+        """`evaluate` on this rank."""
 
     def to_device(self, record: Record) -> Record:
         return tree.each(lambda x: x.to(self.device), record)
@@ -177,10 +179,65 @@ class Engine(ABC):
             local = self.local([ids[g] for g in group], round)
             yield (local, *(tree.each(pick, record) for record in records))
 
+    # --- on the rank each client falls to ---
+
+    def spread(
+        self, ids: Sequence[int], round: int, work: Callable[..., Record], *records: Record
+    ) -> Record:
+        """`work(local, *records)` of every group of clients gives a record of records; they are
+        returned as one, on every rank."""
+
+        def own_work(own: list[int]) -> Record:
+            given = (tree.each(_picker(own, len(ids)), record) for record in records)
+            groups = self.grouped([ids[k] for k in own], round, *given)
+            return tree.join([work(*group) for group in groups])
+
+        return self.ranks.each(self._sizes(ids, "train"), own_work, self.device)
+
+    def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
+        """Correct predictions and summed loss of each client on its own part, `[K]` on the CPU."""
+        sizes = self._sizes(ids, part)
+
+        def test(own: list[int]) -> Record:
+            score = (torch.zeros(len(own)), torch.zeros(len(own)))
+            if any(sizes[k] for k in own):
+                given = tree.each(_picker(own, len(ids)), params)
+                score = self._evaluate(given, [ids[k] for k in own], part)
+            return {"score": {"correct": score[0].double(), "loss": score[1].double()}}
+
+        score = self.ranks.each(sizes, test, CPU)["score"]
+        return score["correct"], score["loss"]
+
     def fit(
         self, method: Method, down: Down, mine: Record, ids: Sequence[int], round: int
     ) -> Fitted:
         """Local work of clients `ids`."""
+        if self.ranks.world == 1:
+            return self._fit(method, down, mine, ids, round)
+        chain = method.one_by_one  # one rank visits them all
+
+        def train(own: list[int]) -> Record:
+            pick = _picker(own, len(ids))
+            sent = Down(down.shared, tree.each(pick, down.each))
+            done = self._fit(method, sent, tree.each(pick, mine), [ids[k] for k in own], round)
+            facts = {"samples": torch.from_numpy(done.samples), "loss": done.train_loss}
+            models = {"trained": done.trained} if chain else {}
+            return {"up": done.up, "mine": done.mine, "facts": facts | {"logs": done.logs}} | models
+
+        done = self.ranks.each(self._sizes(ids, "train"), train, self.device, whole=chain)
+        up, private, facts = done["up"], done["mine"], done["facts"]
+        if not chain:  # from what came in: the models need not be sent on top
+            done["trained"] = method.trained(down.stacked(len(ids)), up, private)
+        samples = facts["samples"].cpu().numpy()
+        return Fitted(up, private, done["trained"], samples, facts["loss"], facts["logs"])
+
+    def _sizes(self, ids: Sequence[int], part: Part) -> list[int]:
+        return [len(self.data.parts[part][i]) for i in ids]
+
+    def _fit(
+        self, method: Method, down: Down, mine: Record, ids: Sequence[int], round: int
+    ) -> Fitted:
+        """`fit` on this rank."""
         done: list[tuple[Record, Record, Tree, DataLocal]] = []
         chain, relayed = method.one_by_one, None
         records = (down.stacked(len(ids)), mine)
@@ -207,4 +264,5 @@ def _picker(group: list[int], k: int) -> Any:
     if group == list(range(group[0], group[-1] + 1)):
         return lambda x: x[group[0] : group[-1] + 1]
     chosen = torch.tensor(group)
-    return lambda x: x[chosen.to(x.device)]
+    # One row that all clients share stays one.
+    return lambda x: x[: len(group)] if x.stride(0) == 0 else x[chosen.to(x.device)]

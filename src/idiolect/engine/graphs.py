@@ -150,7 +150,8 @@ class Program:
             self._body(k)  # libraries choose their kernels outside the capture
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.owner.pool):
+        # Other threads may use the GPU meanwhile: NCCL has one, where several ranks share the work.
+        with torch.cuda.graph(graph, pool=self.owner.pool, capture_error_mode="thread_local"):
             self._body(k)
         return graph.replay
 

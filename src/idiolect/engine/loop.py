@@ -142,7 +142,7 @@ class LoopEngine(Engine):
         return LoopLocal(self.data, self.net, self.train_net, round, ids, keys)
 
     @torch.no_grad()
-    def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
         correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids), dtype=torch.float64)
         for k, i in enumerate(ids):
             w = {n: v[k] for n, v in params.items()}

@@ -216,7 +216,7 @@ class StackedEngine(Engine):
         return local
 
     @torch.no_grad()
-    def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
         index = [self.data.parts[part][i] for i in ids]
         if all(v.stride(0) == 0 or len(v) == 1 for v in params.values()):
             return self._evaluate_shared(tree.client(params, 0), index)
