@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from idiolect import bench
+from idiolect import bench, environment
+from idiolect.bench import headline
+from idiolect.bench.job import Job, measure, pooled, random_federation, random_table
+from idiolect.bench.rounds import cpu_jobs, uneven
 from idiolect.cli import app
 from idiolect.errors import UserError
 
 
-@pytest.mark.parametrize("name", ["scale", "server"])
+@pytest.mark.parametrize("name", bench.BENCHMARKS)
 def test_quick(name: str) -> None:
     result = bench.run(name, "cpu", quick=True)
     assert result["machine"]["packages"]["torch"]
+    assert result["rows"] and "failed" not in result
     for row in result["rows"]:
         assert all(v is None or isinstance(v, str) or v >= 0 for v in row.values())
 
@@ -29,4 +35,72 @@ def test_command() -> None:
     done = CliRunner().invoke(app, ["bench", "server", "--quick", "--device", "cpu", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout)["name"] == "server"
-    assert "pfllib-round" in CliRunner().invoke(app, ["bench", "--list"]).stdout
+    assert "pfl-headline" in CliRunner().invoke(app, ["bench", "--list"]).stdout
+
+
+def test_headline_needs_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Random data never stands in for CIFAR-10 unless the quick form was asked for."""
+    for name in ("IDIOLECT_DATA", "IDIOLECT_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("idiolect.federation.places.hub_installed", lambda: False)
+    done = CliRunner().invoke(app, ["bench", "pfl-headline", "--device", "cpu"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: dataset 'cifar10' not found")
+    assert done.stderr.count("\n") == 1
+    assert headline.headline_jobs(quick=True)[0].label["data"] == "random"
+
+
+def test_headline_settings() -> None:
+    """Equal weights, the samples in stored order, a twentieth of the users, dropout on."""
+    job = headline.headline_jobs(quick=True)[0]
+    sim = job.simulation("cpu", 3)
+    assert sim.method.weighting == "uniform" and sim.method.order == "fixed"  # type: ignore[attr-defined]
+    assert (sim.method.lr, sim.method.epochs, sim.method.batch_size) == (0.1, 1, 10)  # type: ignore[attr-defined]
+    assert all(len(t.start) == job.label["cohort"] for t in sim.turns)
+    drops = [m.p for m in sim.engine.net.module.modules() if isinstance(m, torch.nn.Dropout)]
+    assert drops == [0.25, 0.5]
+
+
+def test_own_scale_makes_training_samples_standard() -> None:
+    federation = headline._own_scale(random_federation([40, 20], (3, 8, 8), 0.5))
+    x = federation.inputs(torch.cat(federation.train), torch.float64)
+    assert x.mean((0, 2, 3)).abs().max() < 1e-9
+    assert (x.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-9
+
+
+def test_accuracy_is_the_share_of_all_test_samples() -> None:
+    """Not the mean over clients: they are of different size."""
+    job = Job({}, {"name": "fedavg"}, random_federation([30, 90], (1, 8, 8), 0.5), "linear")
+    sim = job.simulation("cpu", 2)
+    done = sim.step()
+    model, fed = sim.server_model(), job.federation
+    rows = torch.cat(fed.test)
+    logits = fed.inputs(rows).flatten(1) @ model["head.weight"].T + model["head.bias"]  # type: ignore[index]
+    share = (logits.argmax(1) == fed.y[rows]).double().mean().item()
+    assert pooled(done, "global") == pytest.approx(share)
+    untested = Job(job.label, job.method, fed, "linear", options={"eval_every": 1000})
+    assert measure(untested, "cpu")["accuracy"] is None
+
+
+def test_cpu_job_is_the_split_of_all_of_mnist(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = random_table(70_000, (1, 28, 28))
+    monkeypatch.setattr("idiolect.bench.rounds._mnist", lambda quick: table)
+    federation = cpu_jobs(quick=False)[0].federation
+    whole = federation.sizes("train") + federation.sizes("test")
+    assert int(whole.sum()) == 70_000 and len(whole) == 20
+    assert (federation.sizes("train") == (0.75 * whole).long()).all()
+    assert whole.max() > 2 * whole.min()
+
+
+def test_uneven_ends() -> None:
+    sizes = uneven(20, 596, 4768)
+    assert (sizes[0], sizes[-1], sizes.sum()) == (596, 4768, 59_621)
+
+
+def test_commit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where there is no git."""
+    monkeypatch.setenv("IDIOLECT_COMMIT", "abc123")
+    monkeypatch.setattr(environment, "_git", lambda *_: "")
+    assert environment.commit() == "abc123"
+    monkeypatch.setattr(environment, "_git", lambda _, what, *__: "def" * (what == "rev-parse"))
+    assert environment.commit() == "def"

@@ -32,6 +32,7 @@ def count(module: nn.Module) -> int:
         ("pflego_omniglot", GREY, 55, None, 111_424),
         ("fedas_cnn", COLOUR, 10, 878_538, 873_408),
         ("fedas_cnn", GREY, 10, 582_026, None),
+        ("simple_cnn", COLOUR, 10, 1_626_442, None),
     ],
 )
 def test_parameter_counts(name, shape, classes, total, body):

@@ -270,17 +270,30 @@ def report(
 
 
 @app.command(
-    epilog=examples("idiolect bench", "idiolect bench pfllib-round --json", "idiolect bench --list")
+    epilog=examples(
+        "idiolect bench --list",
+        "idiolect bench pfl-headline --json",
+        "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
+    )
 )
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; all when not given.")] = None,
     device: Device = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: does it run?")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes, random data: does it run?")
+    ] = False,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="Also time its own code: pfllib=PATH, fedas=PATH or pfl=PATH."),
+    ] = None,
+    peer_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Time this machine: rounds, the price of stacking, growth with clients."""
+    """Time this machine: rounds, the price of stacking, growth with clients, other libraries."""
     from idiolect import atomic
     from idiolect import bench as benchmarks
     from idiolect.engine.ranks import Ranks
@@ -290,17 +303,41 @@ def bench(
         entries = [{"name": n, "what": b.what} for n, b in known.items()]
         screen.print_entries("benchmarks", entries, as_json)
         return
-    names = [name] if name else list(known)
-    results = []
-    for one in names:
-        results.append(benchmarks.run(one, device or "auto", quick))
+    against = benchmarks.peers.parse(peer or [])
+    for one in against:
+        fitting = [n for n, b in known.items() if one in b.peers]
+        if name in known and name not in fitting:
+            raise UserError(
+                f"benchmark '{name}' has no job for {one}; --peer {one} goes with "
+                f"{', '.join(fitting)}"
+            )
+    results, failed = [], []
+    for one in [name] if name else known:
+        try:
+            result = benchmarks.run(one, device or "auto", quick, against, peer_rounds, _progress)
+        except UserError as error:
+            if name:
+                raise
+            failed.append(f"{one}: {error}")
+            continue
+        results.append(result)
+        failed += result.get("failed", [])
         if not as_json:
-            screen.print_rows(f"{one}: {results[-1]['what']}", results[-1]["rows"])
+            note = " (quick: small sizes, random data)" if quick else ""
+            screen.print_rows(f"{one}: {result['what']}{note}", result["rows"])
     found = results[0] if name else results
     if out is not None and Ranks.current().first:
         atomic.write_json(out, found)
     if as_json:
         screen.print_json(found)
+    for line in failed:
+        print(f"error: {line}", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 @app.command("list", epilog=examples("idiolect list methods", "idiolect list splits --json"))

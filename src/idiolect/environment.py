@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -58,15 +59,18 @@ def fingerprints(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Git commit of this package's source, or of the current directory; `+` when changed since."""
+    """Git commit of this package's source, or of the current directory; else IDIOLECT_COMMIT."""
     for place in (Path(__file__).parent, Path.cwd()):
         # A package inside an environment would find the repository around the environment.
-        if "site-packages" in place.parts:
-            continue
-        head = _git(place, "rev-parse", "HEAD")
-        if head:
-            return head + ("+" if _git(place, "status", "--porcelain", "-uno") else "")
-    return None
+        if "site-packages" not in place.parts and (found := revision(place)):
+            return found
+    return os.environ.get("IDIOLECT_COMMIT") or None
+
+
+def revision(place: Path) -> str | None:
+    """Git commit of the checkout that holds `place`; `+` when files were changed since."""
+    head = _git(place, "rev-parse", "HEAD")
+    return head + ("+" if _git(place, "status", "--porcelain", "-uno") else "") if head else None
 
 
 def _git(place: Path, *arguments: str) -> str:

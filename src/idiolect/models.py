@@ -101,6 +101,21 @@ def pflego_omniglot(shape: Shape, classes: int) -> Network:
     return _glorot(_on_convs(convs, shape, classes))
 
 
+def simple_cnn(shape: Shape, classes: int) -> Network:
+    """The `simple_cnn` of pfl-research's benchmarks: two 3x3 convolutions (32, 64), one pool, FC
+    128, dropout .25 and .5, Glorot-uniform weights."""
+    convs: list[nn.Module] = [
+        *(nn.Conv2d(_channels(shape), 32, 3), nn.ReLU()),
+        *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+    ]
+    flat = [nn.Dropout(0.25), nn.Flatten(), nn.Linear(_flat_size(convs, shape), 128), nn.ReLU()]
+    model = Network(nn.Sequential(*convs, *flat, nn.Dropout(0.5)), 128, classes)
+    for module in model.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            nn.init.xavier_uniform_(module.weight)
+    return model
+
+
 def cnn_small(shape: Shape, classes: int, hidden: int = 64) -> Network:
     """For small images such as the 8x8 digits: two padded 3x3 convolutions (16, 32)."""
     convs = [
@@ -165,6 +180,7 @@ REGISTRY: dict[str, Callable[..., Network]] = {
         pflego_cifar,
         pflego_omniglot,
         fedas_cnn,
+        simple_cnn,
         cnn_small,
         mlp,
         linear,

@@ -79,8 +79,15 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for column in rows[0]:
-        view.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    columns = {name: value for row in rows for name, value in row.items()}
+    for name, value in columns.items():
+        view.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
-        view.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+        view.add_row(*(_cell(row.get(name)) for name in columns))
     _console().print(view)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

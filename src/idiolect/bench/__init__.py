@@ -1,0 +1,129 @@
+"""Named benchmarks: how long a round takes, what stacking costs, how it grows.
+
+A benchmark is a list of jobs that are timed, ours and, with `peers`, by another library's own
+code on the same data in the same run; or a function that makes its rows by itself. Timings are
+medians after a first round, in which kernels are chosen and graphs captured; it is given apart.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idiolect import start
+from idiolect.bench import headline, job, peers, rounds, scale, seeds, tax
+from idiolect.bench.job import Job, Row
+from idiolect.environment import machine
+from idiolect.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What it measures, and how: `rows(device, quick)`, or jobs that are measured one by one."""
+
+    what: str
+    rows: Callable[[str, bool], list[Row]] | None = None
+    jobs: Callable[[bool], list[Job]] | None = None
+    measure: Callable[[Job, str, str], Row] = job.measure
+    peers: tuple[str, ...] = ()
+
+
+BENCHMARKS = {
+    "pfllib-round": Benchmark(
+        "seconds a round, evaluation of all clients included: 20 clients of 596 to 4,768 samples, "
+        "CNN, batch 16, 5 epochs",
+        jobs=rounds.pfllib_jobs,
+        peers=("pfllib", "fedas"),
+    ),
+    "pfl-headline": Benchmark(
+        "1,500 rounds of FedAvg: CIFAR-10, 1,000 IID users of 50 samples, 50 a round, batch 10, "
+        "one epoch, evaluation every 10 rounds",
+        jobs=headline.headline_jobs,
+        measure=headline.measure,
+        peers=("pfl",),
+    ),
+    "cpu": Benchmark(
+        "seconds a round of FedAvg, evaluation included: MNIST, 20 clients, Dir(0.1), batch 128 "
+        "and 10, one epoch",
+        jobs=rounds.cpu_jobs,
+        peers=("pfllib",),
+    ),
+    "tax": Benchmark("a stacked epoch against centralized big-batch training", tax.tax),
+    "seeds": Benchmark("a round of three seeds in one stack against one seed", seeds.seeds),
+    "scale": Benchmark(
+        "seconds a round and device memory as the number of clients grows", scale.scale
+    ),
+    "server": Benchmark("server algebra against clients and parameters", scale.server),
+}
+
+
+def run(
+    name: str,
+    device: str = "auto",
+    quick: bool = False,
+    against: Mapping[str, Path] | None = None,
+    peer_rounds: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """One benchmark: its rows, and the machine they are from.
+
+    `against` names peers and where their code lies; those this benchmark has jobs for are run
+    for `peer_rounds` rounds after a first one (not set: the benchmark's own number). A peer that
+    does not run is a line in `failed`; our own rows are there all the same.
+    """
+    if name not in BENCHMARKS:
+        raise did_you_mean(name, BENCHMARKS, "benchmark")
+    device, benchmark = start.device(device).type, BENCHMARKS[name]
+    about = {"name": name, "what": benchmark.what, "quick": quick}
+    result: dict[str, Any] = about | {"rows": [], "machine": machine(device)}
+    if benchmark.jobs is None:
+        assert benchmark.rows is not None
+        return result | {"rows": benchmark.rows(device, quick)}
+    paths = {peer: path for peer, path in (against or {}).items() if peer in benchmark.peers}
+    if paths:
+        result |= {"peers": [], "failed": []}
+    for peer, path in list(paths.items()):
+        try:
+            peers.check(peer, path)
+        except UserError as error:
+            result["failed"].append(str(error))
+            del paths[peer]
+    with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
+        for one in benchmark.jobs(quick):
+            ours = [
+                one.label | _engine(one, engine) | benchmark.measure(one, device, engine)
+                for engine in one.engines
+            ]
+            result["rows"] += ours
+            if one.peer is None or one.peer[0] not in paths:
+                continue
+            say(f"{name}: {' '.join(one.peer)} …")
+            count = one.peer_rounds if peer_rounds is None else peer_rounds
+            try:
+                theirs = peers.run(one, paths[one.peer[0]], device, count, Path(folder))
+            except UserError as error:
+                result["failed"].append(str(error))
+                continue
+            result["peers"].append(one.label | theirs)
+            for row in ours:
+                row |= _compared(row, theirs, device)
+    return result
+
+
+def _engine(one: Job, engine: str) -> Row:
+    return {"engine": engine} if len(one.engines) > 1 else {}
+
+
+def _compared(ours: Row, theirs: Row, device: str) -> Row:
+    """What a peer's result adds to our row: how many times longer it takes."""
+    row = {
+        "peer": f"{theirs['peer']} {theirs['algorithm']}",
+        "peer_s": theirs["seconds"],
+        "ratio": theirs["seconds"] / ours["seconds"],
+    }
+    if device == "cpu":
+        row["cpu_ratio"] = theirs["cpu_s"] / ours["cpu_s"]
+    return row

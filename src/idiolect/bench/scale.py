@@ -1,0 +1,50 @@
+"""Growth with the number of clients, and with the size of the server's matrices."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from idiolect import tree
+from idiolect.bench.job import Job, Row, measure, median_time, random_federation
+
+
+def scale(device: str, quick: bool) -> list[Row]:
+    """Cohorts of at most 100 out of N clients with 20 samples each, private heads."""
+    rows = []
+    for n in (10, 100, 1000) if quick else (10, 100, 1000, 10_000):
+        federation = random_federation(np.full(n, 24), (1, 28, 28), train_share=20 / 24)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        job = Job(
+            {},
+            {"name": "fedper", "batch_size": 10},
+            federation,
+            model="pflego_mlp",
+            options={"participation": min(1.0, 100 / n), "eval_every": 1000},
+        )
+        timed = measure(job, device)
+        peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
+        rows.append({"clients": n, "cohort": min(n, 100), **timed, "device_MiB": peak})
+    return rows
+
+
+def server(device: str, quick: bool) -> list[Row]:
+    """Server algebra on the flattened stack `[N, D]`."""
+    rows = []
+    sizes = ((20, 10**6), (100, 10**6), (100, 10**5), (1000, 10**5))
+    for n, d in ((5, 1000), (10, 1000)) if quick else sizes:
+        stack = {"w": torch.randn(n, d, device=device)}
+        weight = torch.softmax(torch.randn(n, n, device=device), 1)
+        rows.append(
+            {
+                "clients": n,
+                "parameters": d,
+                "mix_s": median_time(partial(tree.mix, weight, stack), device),
+                "cosines_s": median_time(partial(tree.cosines, stack), device),
+                "distances_s": median_time(partial(tree.square_distances, stack, stack), device),
+            }
+        )
+    return rows
