@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Down",
+    "Ids",
     "Method",
     "Record",
     "Server",
@@ -43,10 +44,12 @@ __all__ = [
     "Tree",
     "Ups",
     "cross_entropy",
+    "features",
     "hyper",
 ]
 
 Loss = Callable[..., Tensor]
+Ids = Sequence[int]  # of clients
 
 
 def hyper(default: Any, doc: str) -> Any:
@@ -57,6 +60,11 @@ def hyper(default: Any, doc: str) -> Any:
 def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
     """The usual loss, one value per sample."""
     return F.cross_entropy(net(params, x), y, reduction="none")
+
+
+def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
+    """What goes into the head, for `Local.forward`."""
+    return net.features(params, x)
 
 
 @dataclass(frozen=True)
@@ -144,14 +152,12 @@ class Method(ABC):
         """Private state of clients that were never visited; `start` has a row per client."""
         return {}
 
-    def prepare(self, server: Server, who: Sequence[int]) -> Server:
+    def prepare(self, server: Server, who: Ids) -> Server:
         """Server work at the start of a round, before anything is sent."""
         return server
 
     @abstractmethod
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         """The message to clients `who`; `since` holds their start rounds if they rejoin late."""
 
     @abstractmethod

@@ -20,7 +20,6 @@ all its members take part in: the criteria are about all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -59,54 +58,56 @@ class CFL(FedAvg):
 
     def server_init(self, net: Net, start: Tree) -> Record:
         models = tree.apply(lambda x: x[None], start)  # one per cluster
-        return {"models": models, "cluster": torch.zeros(0, dtype=torch.int64)}
+        nobody = next(iter(start.values())).new_zeros(0, dtype=torch.int64)
+        return {"models": models, "cluster": nobody}
 
-    def clusters(self, server: Server, who: Sequence[int]) -> Tensor:
+    def clusters(self, server: Server, who: Ids) -> list[int]:
         """Which cluster each client is in; everybody starts in number 0."""
         known = server["cluster"].tolist() or [0] * len(server.sizes)
         of = dict(zip(server.sizes, known, strict=True))
-        return torch.tensor([of.get(i, 0) for i in who])
+        return [of.get(i, 0) for i in who]
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         of = self.clusters(server, who)
-        if (of == of[0]).all():
-            return Down(shared={"model": tree.client(server["models"], int(of[0]))})
-        return Down(each={"model": {n: v[of.to(v.device)] for n, v in server["models"].items()}})
+        if len(set(of)) == 1:
+            return Down(shared={"model": tree.client(server["models"], of[0])})
+        at = tree.beside(of, server["cluster"])
+        return Down(each={"model": tree.apply(lambda x: x[at], server["models"])})
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        of = self.clusters(server, ups.ids).to(ups.sizes.device)
-        sent = {n: v[of] for n, v in server["models"].items()}
-        here = torch.unique(of)
+        numbers = self.clusters(server, ups.ids)
+        of = tree.beside(numbers, ups.sizes)
+        here = tree.beside(sorted(set(numbers)), ups.sizes)
+        sent = tree.apply(lambda x: x[of], server["models"])
         share = self.weights(ups) * (of == here[:, None])  # a row per cluster
         new = tree.mix(share / share.sum(1, keepdim=True), ups["model"])
         server["models"] = {n: v.index_copy(0, here, new[n]) for n, v in server["models"].items()}
         if server.round >= self.first_split:
             update = tree.pick(tree.sub(ups["model"], sent), server.net.weights)
-            for number in here.tolist():
+            for number in sorted(set(numbers)):
                 self._split(server, ups, update, number)
-        server.log(cluster=self.clusters(server, list(server.sizes)))
+        everyone = self.clusters(server, list(server.sizes))
+        server.log(cluster=tree.beside(everyone, ups.sizes))
         return server
 
     def _split(self, server: Server, ups: Ups, update: Tree, number: int) -> None:
-        everyone = list(server.sizes)
-        of = self.clusters(server, everyone)
-        at = torch.tensor([everyone.index(i) for i in ups.ids])
-        inside = (of[at] == number).to(ups.sizes.device)
-        if not int((of == number).sum()) == int(inside.sum()) >= self.smallest:
+        of = dict(zip(server.sizes, self.clusters(server, list(server.sizes)), strict=True))
+        inside = [k for k, i in enumerate(ups.ids) if of[i] == number]
+        if not list(of.values()).count(number) == len(inside) >= self.smallest:
             return
-        members = {n: v[inside] for n, v in update.items()}
-        share = self.weights(ups)[inside]
+        at = tree.beside(inside, ups.sizes)
+        members = tree.apply(lambda x: x[at], update)
+        share = self.weights(ups)[at]
         mean = tree.apply(lambda x: x[None], tree.mix(share / share.sum(), members))
         rest, longest = tree.dot(mean, mean).sqrt(), tree.dot(members, members).sqrt().max()
         if not (rest < self.eps1 and longest > self.eps2):
             return
-        second, across = bipartition(tree.cosines(members))
+        away, across = bipartition(tree.cosines(members))
         if not ((1 - across) / 2).sqrt() > self.gamma_max:
             return
-        of[at[inside.cpu()][second.cpu()]] = int(of.max()) + 1
-        server["cluster"] = of
+        second = away.tolist()
+        leave = {ups.ids[k]: max(of.values()) + 1 for k, m in zip(inside, second, strict=True) if m}
+        server["cluster"] = tree.beside(list((of | leave).values()), ups.sizes)
         server["models"] = {n: torch.cat([v, v[[number]]]) for n, v in server["models"].items()}
 
     def shared(self, server: Server) -> Tree | None:

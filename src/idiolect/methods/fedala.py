@@ -79,7 +79,7 @@ class FedALA(FedAvg):
 
     def client_init(self, start: Tree, local: Local) -> Record:
         weight = tree.pick(start, local.net.weights[-self.layer_index :])
-        visits = torch.zeros(len(local.ids), dtype=torch.int64, device=local.device)
+        visits = torch.zeros_like(local.sizes, dtype=torch.int64)
         return {"model": start, "weight": tree.apply(torch.ones_like, weight), "visits": visits}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:

@@ -12,23 +12,19 @@ the alignment of clients 1..k-1 (`sequential_leak`); by default every client ali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, cross_entropy, hyper
+from idiolect.method import Down, Ids, Server, SgdMethod, Ups, cross_entropy, features, hyper
+from idiolect.tree import Record, Tree
 
 if TYPE_CHECKING:
     from idiolect.local import Local
     from idiolect.net import Net
-
-
-def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
-    return net.features(params, x)
 
 
 def match_sample(net: Net, params: Tree, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
@@ -91,16 +87,14 @@ class FedAS(SgdMethod):
     def relay(self, down: Record, mine: Record) -> Record:
         return {"base": mine["aligned"]}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"base": server["base"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         base = down["base"]
         model = tree.overlay(base, mine["model"])
         if self.align:
-            moved = self._align(local, model, mine["model"], base)
+            moved = self._align(local, model, mine["model"], train=base)
             model = tree.overlay(tree.crop(moved, base), model)  # personal channels as they were
         aligned = {"aligned": tree.crop(model, base)} if self.sequential_leak else {}
         model = self.train(local, model)  # Algorithm 1: base and head jointly
@@ -109,35 +103,29 @@ class FedAS(SgdMethod):
             up["trace"] = self._trace(local, model)
         return up, {"model": model} | aligned
 
-    def _align(self, local: Local, model: Tree, previous: Tree, base: Tree) -> Tree:
+    def _align(self, local: Local, model: Tree, previous: Tree, train: Tree) -> Tree:
+        how = self._batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
+        if self.align_batch_size != "same":
+            how["batch_size"] = self.align_batch_size
         target = local.forward(features, previous)
-        by_class = self.target == "class_mean"
-        return local.sgd(
-            match_class_mean if by_class else match_sample,
-            model,
-            extra=(local.class_mean(target) if by_class else target,),
-            coupled=by_class,
-            train=[n for n in local.net.weights if n in base],
-            lr=self.align_lr,
-            epochs=self.align_epochs,
-            batch_size=self.batch_size
-            if self.align_batch_size == "same"
-            else self.align_batch_size,
-            order=self.order,
-            drop_last=self.drop_last,
-            purpose="align",
-        )
+        if self.target == "sample":
+            return local.sgd(match_sample, model, extra=(target,), purpose="align", **how)
+        extra = (local.class_mean(target),)
+        return local.sgd(match_class_mean, model, extra=extra, coupled=True, purpose="align", **how)
 
     def _trace(self, local: Local, model: Tree) -> Tensor:
-        total, count = local.squared_grad(
-            cross_entropy,
-            model,
-            batch_size=self.batch_size,
-            order=self.order,
-            drop_last=self.drop_last,
-            per_sample=self.trace == "per_sample",
-        )
+        how = self._batches | {"per_sample": self.trace == "per_sample"}
+        total, count = local.squared_grad(cross_entropy, model, **how)
         return total / count if self.trace == "mean_over_batches" else total
+
+    @property
+    def _batches(self) -> dict[str, Any]:
+        """Alignment and trace see the data cut as training does."""
+        return {
+            "batch_size": self.batch_size,
+            "order": self.order,
+            "drop_last": self.drop_last,
+        }
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
         weight = trace_weights(ups["trace"], self.normalize) if self.synchronize else ups.share
