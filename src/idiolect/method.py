@@ -93,6 +93,11 @@ class Server(dict[str, Any]):
         self.round = round  # 0-based, as t in the papers
         self.logs: Tree = {}
 
+    @property
+    def position(self) -> dict[int, int]:
+        """Where each client stands in the list of all."""
+        return {i: k for k, i in enumerate(self.sizes)}
+
     def log(self, **values: Tensor) -> None:
         """Show something of this round (weights, similarities): it goes into the run."""
         self.logs |= {name: value.detach() for name, value in values.items()}
@@ -217,16 +222,22 @@ class SgdMethod(Method):
     )
     drop_last: bool = hyper(False, "leave out the last partial batch (never the only one)")
 
+    @property
+    def batches(self) -> dict[str, Any]:
+        """How the clients' data is cut into mini-batches."""
+        return {
+            "batch_size": self.batch_size,
+            "order": self.order,
+            "drop_last": self.drop_last,
+        }
+
     def train(self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any) -> Tree:
         """Local SGD with this method's settings."""
         settings: dict[str, Any] = {
             "lr": self.lr * self.lr_decay**local.round,
             "epochs": self.epochs,
             "steps": self.steps,
-            "batch_size": self.batch_size,
             "weight_decay": self.weight_decay,
             "momentum": self.momentum,
-            "order": self.order,
-            "drop_last": self.drop_last,
         }
-        return local.sgd(loss, params, **(settings | changes))
+        return local.sgd(loss, params, **(self.batches | settings | changes))

@@ -59,6 +59,11 @@ def column(by: Tensor, like: Tensor) -> Tensor:
     return by.view(-1, *([1] * (like.ndim - 1)))
 
 
+def any_leaf(tree: Mapping[str, Tensor]) -> Tensor:
+    """One of the leaves, for its dtype and place."""
+    return next(iter(tree.values()))
+
+
 def beside(values: Tensor | Sequence[Any], like: Tensor) -> Tensor:
     """`values` in the memory that holds `like`: ids, positions and draws a method makes itself."""
     return torch.as_tensor(values, device=like.device)

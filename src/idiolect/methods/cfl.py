@@ -58,62 +58,60 @@ class CFL(FedAvg):
 
     def server_init(self, net: Net, start: Tree) -> Record:
         models = tree.apply(lambda x: x[None], start)  # one per cluster
-        nobody = next(iter(start.values())).new_zeros(0, dtype=torch.int64)
-        return {"models": models, "cluster": nobody}
+        return {"models": models, "cluster": tree.any_leaf(start).new_zeros(0, dtype=torch.int64)}
 
-    def clusters(self, server: Server, who: Ids) -> list[int]:
+    def clusters(self, server: Server) -> dict[int, int]:
         """Which cluster each client is in; everybody starts in number 0."""
         known = server["cluster"].tolist() or [0] * len(server.sizes)
-        of = dict(zip(server.sizes, known, strict=True))
-        return [of.get(i, 0) for i in who]
+        return dict(zip(server.sizes, known, strict=True))
 
     def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
-        of = self.clusters(server, who)
+        clusters = self.clusters(server)
+        of = [clusters.get(i, 0) for i in who]
         if len(set(of)) == 1:
             return Down(shared={"model": tree.client(server["models"], of[0])})
         at = tree.beside(of, server["cluster"])
         return Down(each={"model": tree.apply(lambda x: x[at], server["models"])})
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        numbers = self.clusters(server, ups.ids)
-        of = tree.beside(numbers, ups.sizes)
-        here = tree.beside(sorted(set(numbers)), ups.sizes)
-        sent = tree.apply(lambda x: x[of], server["models"])
+        clusters, models = self.clusters(server), server["models"]
+        of = tree.beside([clusters[i] for i in ups.ids], ups.sizes)
+        numbers = sorted({clusters[i] for i in ups.ids})
+        here = tree.beside(numbers, ups.sizes)
+        update = tree.apply(lambda new, old: new - old[of], ups["model"], models)
         share = self.weights(ups) * (of == here[:, None])  # a row per cluster
-        new = tree.mix(share / share.sum(1, keepdim=True), ups["model"])
-        server["models"] = {n: v.index_copy(0, here, new[n]) for n, v in server["models"].items()}
-        if server.round >= self.first_split:
-            update = tree.pick(tree.sub(ups["model"], sent), server.net.weights)
-            for number in sorted(set(numbers)):
-                self._split(server, ups, update, number)
-        everyone = self.clusters(server, list(server.sizes))
-        server.log(cluster=tree.beside(everyone, ups.sizes))
+        mean = tree.mix(share / share.sum(1, keepdim=True), ups["model"])
+        models = {n: x.index_copy(0, here, mean[n]) for n, x in models.items()}
+        for number in numbers if server.round >= self.first_split else []:
+            members = [i for i in clusters if clusters[i] == number]
+            leave = self._leaving(members, ups, tree.pick(update, server.net.weights))
+            if leave:
+                clusters |= dict.fromkeys(leave, max(clusters.values()) + 1)
+                models = {n: torch.cat([x, x[[number]]]) for n, x in models.items()}
+        server["models"] = models
+        server["cluster"] = tree.beside(list(clusters.values()), ups.sizes)
+        server.log(cluster=server["cluster"])
         return server
 
-    def _split(self, server: Server, ups: Ups, update: Tree, number: int) -> None:
-        of = dict(zip(server.sizes, self.clusters(server, list(server.sizes)), strict=True))
-        inside = [k for k, i in enumerate(ups.ids) if of[i] == number]
-        if not list(of.values()).count(number) == len(inside) >= self.smallest:
-            return
-        at = tree.beside(inside, ups.sizes)
-        members = tree.apply(lambda x: x[at], update)
-        share = self.weights(ups)[at]
-        mean = tree.apply(lambda x: x[None], tree.mix(share / share.sum(), members))
-        rest, longest = tree.dot(mean, mean).sqrt(), tree.dot(members, members).sqrt().max()
+    def _leaving(self, members: list[int], ups: Ups, update: Tree) -> list[int]:
+        """The second half of the cluster, if it is to be split."""
+        if not set(members) <= set(ups.ids) or len(members) < self.smallest:
+            return []
+        at = tree.beside([ups.ids.index(i) for i in members], ups.sizes)
+        update, share = tree.apply(lambda x: x[at], update), self.weights(ups)[at]
+        mean = tree.apply(lambda x: x[None], tree.mix(share / share.sum(), update))
+        rest, longest = tree.dot(mean, mean).sqrt(), tree.dot(update, update).sqrt().max()
         if not (rest < self.eps1 and longest > self.eps2):
-            return
-        away, across = bipartition(tree.cosines(members))
+            return []
+        second, across = bipartition(tree.cosines(update))
         if not ((1 - across) / 2).sqrt() > self.gamma_max:
-            return
-        second = away.tolist()
-        leave = {ups.ids[k]: max(of.values()) + 1 for k, m in zip(inside, second, strict=True) if m}
-        server["cluster"] = tree.beside(list((of | leave).values()), ups.sizes)
-        server["models"] = {n: torch.cat([v, v[[number]]]) for n, v in server["models"].items()}
+            return []
+        return [i for i, leaves in zip(members, second.tolist(), strict=True) if leaves]
 
     def shared(self, server: Server) -> Tree | None:
         """The model of all, until they split."""
         one = tree.client(server["models"], 0)
-        return one if len(next(iter(server["models"].values()))) == 1 else None
+        return one if len(tree.any_leaf(server["models"])) == 1 else None
 
 
 def bipartition(cosine: Tensor) -> tuple[Tensor, Tensor]:

@@ -85,9 +85,8 @@ class FedAMP(SgdMethod):
 
     def attention(self, models: Tree) -> Tensor:
         """xi: row i is how much client i's cloud takes of each model."""
-        any_leaf = next(iter(models.values()))
-        k = len(any_leaf)
-        eye = torch.diag(any_leaf.new_ones(k))
+        k = len(tree.any_leaf(models))
+        eye = torch.diag(tree.any_leaf(models).new_ones(k))
         if self.weights == "identity" or k == 1:
             return eye
         if self.weights == "uniform":

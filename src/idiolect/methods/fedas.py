@@ -13,7 +13,7 @@ the alignment of clients 1..k-1 (`sequential_leak`); by default every client ali
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -59,12 +59,8 @@ class FedAS(SgdMethod):
         "proportional", "from traces to weights"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
-    sequential_leak: bool = hyper(
-        False, "each client starts from the base the clients before it aligned, as published"
-    )
-    personal_layers: str = hyper(
-        "head", "decoupling: head, norm, channels:0.5 (as CD2-pFed), or name patterns"
-    )
+    sequential_leak: bool = hyper(False, "as published: start from the base earlier ones aligned")
+    personal_layers: str = hyper("head", "head, norm, channels:0.5 (CD2-pFed), or name patterns")
 
     name: ClassVar[str] = "fedas"
     paper: ClassVar[str] = "Yang et al., FedAS: Bridging Inconsistency in Personalized FL"
@@ -104,7 +100,7 @@ class FedAS(SgdMethod):
         return up, {"model": model} | aligned
 
     def _align(self, local: Local, model: Tree, previous: Tree, train: Tree) -> Tree:
-        how = self._batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
+        how = self.batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
         if self.align_batch_size != "same":
             how["batch_size"] = self.align_batch_size
         target = local.forward(features, previous)
@@ -114,18 +110,9 @@ class FedAS(SgdMethod):
         return local.sgd(match_class_mean, model, extra=extra, coupled=True, purpose="align", **how)
 
     def _trace(self, local: Local, model: Tree) -> Tensor:
-        how = self._batches | {"per_sample": self.trace == "per_sample"}
+        how = self.batches | {"per_sample": self.trace == "per_sample"}
         total, count = local.squared_grad(cross_entropy, model, **how)
         return total / count if self.trace == "mean_over_batches" else total
-
-    @property
-    def _batches(self) -> dict[str, Any]:
-        """Alignment and trace see the data cut as training does."""
-        return {
-            "batch_size": self.batch_size,
-            "order": self.order,
-            "drop_last": self.drop_last,
-        }
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
         weight = trace_weights(ups["trace"], self.normalize) if self.synchronize else ups.share

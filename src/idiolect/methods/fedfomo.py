@@ -56,11 +56,10 @@ class FedFomo(SgdMethod):
     def __post_init__(self) -> None:
         if self.models < 0 or self.epsilon < 0 or self.epsilon_decay < 0:
             raise UserError("method.models, epsilon and epsilon_decay must not be negative")
-        if not 0 <= self.val_share < 1:
-            raise UserError(f"method.val_share must be at least 0 and below 1: {self.val_share}")
+        holdout.check(self.val_share)
 
     def server_init(self, net: Net, start: Tree) -> Record:
-        return {"models": Table({"model": start}), "lot": next(iter(start.values())).new_zeros(())}
+        return {"models": Table({"model": start}), "lot": tree.any_leaf(start).new_zeros(())}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start, "previous": start}
@@ -81,8 +80,7 @@ class FedFomo(SgdMethod):
         return order.gather(1, best)[:, :count]
 
     def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
-        ids = list(server.sizes)
-        at = {i: k for k, i in enumerate(ids)}
+        ids, at = list(server.sizes), server.position
         chosen = self.chosen(server)[[at.get(i, i % len(ids)) for i in who]]
         if not chosen.shape[1]:
             return Down()
@@ -103,9 +101,8 @@ class FedFomo(SgdMethod):
 
     def first_order(self, local: Local, previous: Tree, candidates: Tree, part: Rows) -> Tensor:
         """Raw `w_n` `[K, 1 + M]`, the own model first."""
-        width = next(iter(candidates.values())).shape[1]
         before, raw = holdout.loss(local, previous, part), []
-        for m in range(width):
+        for m in range(tree.any_leaf(candidates).shape[1]):
             model = {n: v[:, m] for n, v in candidates.items()}
             step = tree.pick(tree.sub(model, previous), local.net.weights)
             length = tree.dot(step, step).sqrt()
@@ -123,7 +120,7 @@ class FedFomo(SgdMethod):
         return torch.where(total > 0, positive / total.clamp_min(1e-30), own)
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        at = {i: k for k, i in enumerate(server.sizes)}
+        at = server.position
         rows = tree.beside([at[i] for i in ups.ids], ups.sizes)
         to = self.chosen(server)[rows]
         fresh = server["affinity"].clone()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
+from idiolect.errors import UserError
 from idiolect.method import Tree, cross_entropy
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 def weighted(net: Net, params: Tree, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Cross-entropy over a part of the samples."""
     return weight * cross_entropy(net, params, x, y)
+
+
+def check(share: float) -> None:
+    if not 0 <= share < 1:
+        raise UserError(f"method.val_share must be at least 0 and below 1, not {share}")
 
 
 def everything(local: Local) -> Rows:

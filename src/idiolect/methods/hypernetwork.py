@@ -15,7 +15,7 @@ from idiolect.method import Tree
 def hypernetwork(head: Tree, hidden: int) -> Tree:
     """Two layers over the classes that generate zeros at the start. The width and the start of the
     first layer, uniform and the same for all, are choices made here."""
-    like = next(iter(head.values()))
+    like = tree.any_leaf(head)
     classes = len(like)
     dice = torch.Generator().manual_seed(0)
     w = 2 * tree.beside(torch.rand(hidden, classes, generator=dice), like) - 1

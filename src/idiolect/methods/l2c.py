@@ -55,8 +55,7 @@ class L2C(SgdMethod):
     def __post_init__(self) -> None:
         if self.alpha_lr < 0 or self.alpha_steps < 0 or self.alpha_decay < 0:
             raise UserError("method.alpha_lr, alpha_steps and alpha_decay must not be negative")
-        if not 0 <= self.val_share < 1:
-            raise UserError(f"method.val_share must be at least 0 and below 1: {self.val_share}")
+        holdout.check(self.val_share)
 
     def server_init(self, net: Net, start: Tree) -> Record:
         return {"start": tree.pick(start, net.weights)}
@@ -68,22 +67,20 @@ class L2C(SgdMethod):
     def _known(self, server: Server) -> None:
         """State that needs the number of clients."""
         if "alpha" not in server:
-            still = tree.zeros_like(server["start"])
-            server["updates"] = tree.clone(tree.expand(still, len(server.sizes)))
-            alone = next(iter(still.values())).new_ones(len(server.sizes), dtype=torch.float64)
-            server["present"] = alone < 1
-            server["alpha"] = self.alpha_self * torch.diag(alone)
+            still = tree.expand(tree.zeros_like(server["start"]), len(server.sizes))
+            server["updates"] = tree.clone(still)
+            ones = tree.any_leaf(still).new_ones(len(server.sizes), dtype=torch.float64)
+            server["present"] = ones < 1
+            server["alpha"] = self.alpha_self * torch.diag(ones)
 
     def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         self._known(server)
         ids = tree.beside(list(server.sizes), server["alpha"])
         own = tree.beside(who, ids)[:, None] == ids  # nowhere for a client that never took part
         alpha = own.double() @ server["alpha"]
-        like = next(iter(server["updates"].values()))
-        return Down(
-            shared={"updates": server["updates"], "present": server["present"]},
-            each={"alpha": alpha.to(like.dtype), "own": own},
-        )
+        shared = {"updates": server["updates"], "present": server["present"]}
+        like = tree.any_leaf(server["updates"])
+        return Down(shared, each={"alpha": alpha.to(like.dtype), "own": own})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         judged, trained_on = holdout.split(local, self.val_share, "l2c")
@@ -125,8 +122,8 @@ class L2C(SgdMethod):
         return alpha
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        place = {i: k for k, i in enumerate(server.sizes)}
-        at = tree.beside([place[i] for i in ups.ids], ups.sizes)
+        position = server.position
+        at = tree.beside([position[i] for i in ups.ids], ups.sizes)
         server["alpha"] = server["alpha"].index_copy(0, at, ups["alpha"].double())
         server["present"] = torch.zeros_like(server["present"]).index_fill(0, at, True)
         still = tree.zeros_like(server["updates"])

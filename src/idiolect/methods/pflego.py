@@ -64,7 +64,7 @@ class PFLEGO(Method):
         theta = tree.drop(tree.pick(start, net.weights), net.head)
         zero = tree.zeros_like(theta)
         moments = {"m": zero, "v": tree.clone(zero)} if self.server == "adam" else {}
-        count = next(iter(start.values())).new_zeros((), dtype=torch.float32)
+        count = tree.any_leaf(start).new_zeros((), dtype=torch.float32)
         return {"theta": theta, "updates": count, **moments}
 
     def client_init(self, start: Tree, local: Local) -> Record:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
+from idiolect.errors import UserError
 from idiolect.method import Server, Tree, Ups
 
 
@@ -21,6 +22,11 @@ def layers_of(update: Tree) -> Tree:
 
 def by_layers(layers: Tree, shares: Sequence[float]) -> Tensor:
     """Weighted sum of the layers' cosines `[K, K]`."""
+    if len(shares) != len(layers):
+        raise UserError(
+            f"method.layer_weights has {len(shares)} values but the body has {len(layers)} "
+            f"layers ({', '.join(layers)}); give one weight per layer"
+        )
     each = [w * tree.cosines({n: x}) for w, (n, x) in zip(shares, layers.items(), strict=True)]
     return torch.stack(each).sum(0)
 

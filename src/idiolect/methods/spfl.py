@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.errors import UserError
 from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
 from idiolect.methods import sngs
 
@@ -107,17 +106,11 @@ class SPFL(SgdMethod):
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
             probe = tree.pick(ups["probe"], names)
-            layers = self.similarity == "layers" and self.stages == 2 and names != stages[-1]
-            sngs.learn(server, ups, s, self._by_layers(probe) if layers else tree.cosines(probe))
-
-    def _by_layers(self, update: Tree) -> Tensor:
-        layers, shares = sngs.layers_of(update), self.layer_weights.split(",")
-        if len(shares) != len(layers):
-            raise UserError(
-                f"method.layer_weights has {len(shares)} values but the body has {len(layers)} "
-                f"layers ({', '.join(layers)}); give one weight per layer"
-            )
-        return sngs.by_layers(layers, [float(w) for w in shares])
+            measured = tree.cosines(probe)
+            if self.similarity == "layers" and self.stages == 2 and names != stages[-1]:
+                shares = [float(w) for w in self.layer_weights.split(",")]
+                measured = sngs.by_layers(sngs.layers_of(probe), shares)
+            sngs.learn(server, ups, s, measured)
 
     def _mixing(self, server: Server, ups: Ups, stage: int, last: bool) -> Tensor:
         """Row i: how much client i takes of each arrival (c_ij)."""
