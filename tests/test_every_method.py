@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from idiolect import methods, tree
 from idiolect.local import Local
-from idiolect.method import Method
+from idiolect.method import Method, Server, Ups
 from idiolect.methods.fedper import FedPer
 from idiolect.rounds import Simulation
 from idiolect.schedule import Stragglers
@@ -73,9 +73,9 @@ def small(name: str) -> Method:
     return methods.build({"name": name} | {k: v for k, v in wanted.items() if k in defaults})
 
 
-def begin(name: str, **options: Any) -> Simulation:
+def begin(name: str | Method, **options: Any) -> Simulation:
     """Ragged clients, three of five asked each round; two are stragglers if that may be."""
-    method = small(name)
+    method = small(name) if isinstance(name, str) else name
     late = Stragglers(periods=(1, 2)) if method.asynchronous else None
     settings = {"participation": 0.6, "stragglers": late} | options
     return simulation(method, RAGGED, model(Plain), ROUNDS, **settings)
@@ -105,6 +105,24 @@ def ran(name: str, engine: str = "stacked", seed: int = 0) -> Run:
         sim.step()
     middle = sim.state()
     return Run(middle, *finish(sim))
+
+
+def ran_with(method: Method) -> tuple[Simulation, Server, Ups]:
+    """A simulation after two rounds, with the server and the arrivals of the second as they were
+    before they were put together."""
+    sim, seen = begin(method), []
+    aggregate = type(method).aggregate
+
+    def keep(method: Method, server: Server, ups: Ups) -> Server:
+        state = {k: dict(v) if isinstance(v, dict) else v for k, v in server.items()}
+        seen.append((Server(state, net=server.net, sizes=server.sizes, round=server.round), ups))
+        return aggregate(method, server, ups)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(method), "aggregate", keep)
+        sim.step()
+        sim.step()
+    return sim, *seen[-1]
 
 
 # --- the engines agree ---

@@ -81,6 +81,73 @@ def test_methods_take_types_from_local_and_net_only(file: Path) -> None:
                 assert found.startswith((*rooms, "collections", "torch", "typing")), found
 
 
+FACTORIES = {"tensor", "as_tensor", "zeros", "ones", "full", "empty", "eye", "arange", "linspace"}
+FACTORIES |= {"rand", "randn", "randint", "randperm"}
+
+
+def device_words(text: ast.AST) -> Iterator[str]:
+    """Where code names a device, moves a tensor, or makes one that is not beside an existing one:
+    `x.to(y.dtype)` is allowed, and `torch.tensor(...)` inside `tree.beside(...)`."""
+    beside = {
+        inner
+        for node in ast.walk(text)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tree.beside"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(text):
+        word = getattr(node, "id", getattr(node, "attr", getattr(node, "arg", None)))
+        if isinstance(word, str) and word in ("device", "cpu", "cuda", "pin_memory", "type_as"):
+            yield word
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        call, whole = ast.unparse(node.func), ast.unparse(node)
+        to_dtype = node.args[:1] and ast.unparse(node).endswith(".dtype)")
+        if node.func.attr == "to" and not (to_dtype and len(node.args) == 1):
+            yield whole
+        if call.removeprefix("torch.") in FACTORIES and node not in beside:
+            yield whole
+
+
+@pytest.mark.parametrize("file", METHODS, ids=lambda f: f.stem)
+def test_methods_know_no_device(file: Path) -> None:
+    """What the engine hands out lies where it computes; what a method makes lies beside it."""
+    assert list(device_words(ast.parse(file.read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x.cpu()",
+        "x.to('cpu')",
+        "x.to(y)",
+        "x.to(y.device)",
+        "x.to(y.dtype, copy=True)",
+        "f(device=y)",
+        "x.cuda()",
+        "x.type_as(y)",
+        "torch.tensor(ids)",
+        "torch.eye(3)",
+        "torch.arange(3) < x",
+    ],
+)
+def test_a_device_is_found(code: str) -> None:
+    assert list(device_words(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x.to(y.dtype)",
+        "tree.beside(torch.rand(2, 2), x)",
+        "x.new_zeros(3)",
+        "torch.zeros_like(x)",
+        "torch.full_like(x, 1)",
+    ],
+)
+def test_what_needs_no_device(code: str) -> None:
+    assert list(device_words(ast.parse(code))) == []
+
+
 def test_nothing_imports_upwards() -> None:
     wrong = [
         f"{name(file)} imports {other}"

@@ -126,6 +126,55 @@ def test_cosines_between_all() -> None:
             assert c[i, j].item() == pytest.approx(float(a @ b / a.norm() / b.norm()))
 
 
+def test_cosines_of_tiny_single_precision_moves() -> None:
+    tiny = {n: v.float() * 1e-12 for n, v in A.items()}
+    assert torch.allclose(tree.cosines(tiny).diagonal(), torch.ones(K))
+
+
+def test_gram_and_inner() -> None:
+    other = draw(6, k=3)
+    g = tree.gram(A, other)
+    assert g.shape == (K, 3)
+    for i in range(K):
+        for j in range(3):
+            expected = float(row(A, i) @ row(other, j))
+            assert g[i, j].item() == pytest.approx(expected)
+            one, two = tree.client(A, i), tree.client(other, j)
+            assert tree.inner(one, two).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_client_and_its_stack(shared: bool) -> None:
+    """The same numbers whether all clients are shown one stack (a GEMM) or hold a copy each."""
+    stack = draw(7, k=3)
+    stacks = tree.expand(stack, K) if shared else tree.clone(tree.expand(stack, K))
+    weight = torch.rand(K, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    blended, products = tree.blend(weight, stacks), tree.products(A, stacks)
+    for k in range(K):
+        expected = sum(weight[k, m] * row(stack, m) for m in range(3))
+        assert torch.allclose(row(blended, k), expected, rtol=0, atol=1e-14)
+        for m in range(3):
+            assert products[k, m].item() == pytest.approx(float(row(A, k) @ row(stack, m)))
+
+
+def test_different_stacks() -> None:
+    stacks = {n: torch.stack([draw(s)[n] for s in range(3)], 1) for n in A}
+    weight = torch.rand(K, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    blended, products = tree.blend(weight, stacks), tree.products(B, stacks)
+    for k in range(K):
+        rows = [row(draw(s), k) for s in range(3)]
+        expected = sum(weight[k, s] * rows[s] for s in range(3))
+        assert torch.allclose(row(blended, k), expected, rtol=0, atol=1e-14)
+        assert products[k].tolist() == pytest.approx([float(row(B, k) @ r) for r in rows])
+
+
+def test_beside() -> None:
+    like = torch.empty(2, device="meta")
+    assert tree.beside([3, 1], like).device.type == "meta"
+    assert tree.beside(torch.rand(2), like).device.type == "meta"
+    assert tree.beside(range(3), torch.ones(1)).tolist() == [0, 1, 2]
+
+
 def test_square_distances() -> None:
     other = draw(5, k=3)
     d = tree.square_distances(A, other)

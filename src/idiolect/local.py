@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -118,23 +118,30 @@ class Local(ABC):
         loss: Loss,
         params: Tree,
         *,
-        train: Sequence[str] | None = None,
+        train: Iterable[str] | None = None,
         extra: Sequence[Any] = (),
         x: Rows | None = None,
         coupled: bool = False,
-        start: Tensor | None = None,
+        start: Tensor | int | None = None,
         **settings: Any,
     ) -> Tree:
         """Mini-batch SGD from `params`, with the fields of `Sgd` as settings. `train` names the
-        leaves that move (default: all weights); `x` replaces the inputs; with `steps`, `start` is
-        the number of mini-batches each client has seen before (default: `steps` a round)."""
-        moving = [n for n in (self.net.weights if train is None else train) if n in params]
+        leaves that move (default: all weights; statistics never do); `x` replaces the inputs; with
+        `steps`, `start` is the number of mini-batches each client has seen before, or all have
+        (default: `steps` a round)."""
+        moving = self._moving(params, train)
         if not moving:
             return dict(params)
         how = Sgd(**settings)
         if start is None:  # every round goes on where the one before stopped
-            start = torch.full((len(self.ids),), self.round * how.steps)
+            start = self.round * how.steps
+        if isinstance(start, int):
+            start = torch.full((len(self.ids),), start)
         return self._sgd(loss, params, how, moving, tuple(extra), x, coupled, start)
+
+    def _moving(self, params: Tree, train: Iterable[str] | None) -> list[str]:
+        names = self.net.weights if train is None else train
+        return [n for n in names if n in params and n not in self.net.stats]
 
     @abstractmethod
     def _sgd(
@@ -154,13 +161,13 @@ class Local(ABC):
         loss: Loss,
         params: Tree,
         *,
-        train: Sequence[str] | None = None,
+        train: Iterable[str] | None = None,
         extra: Sequence[Any] = (),
         training: bool = False,
     ) -> tuple[Tree, Tensor, Tree]:
         """Gradient of the mean loss over the whole data, the loss `[K]`, and `params` with
         statistics updated if `training` (then the data is one batch, dropout on)."""
-        moving = [n for n in (self.net.weights if train is None else train) if n in params]
+        moving = self._moving(params, train)
         if not moving:
             return {}, torch.zeros_like(self.sizes), dict(params)
         return self._grad(loss, params, moving, tuple(extra), training)
@@ -197,6 +204,10 @@ class Local(ABC):
     @abstractmethod
     def class_mean(self, rows: Rows) -> Tensor:
         """`[K, classes, ...]`: mean of the rows of each class; zero for classes without samples."""
+
+    def rows(self, values: Tensor) -> Rows:
+        """`values`, one per training sample, clients one after the other."""
+        return Rows(values)
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         """`[K, *shape]` uniform in [0, 1), keyed by client."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Down",
+    "Ids",
     "Method",
     "Record",
     "Server",
@@ -43,10 +44,12 @@ __all__ = [
     "Tree",
     "Ups",
     "cross_entropy",
+    "features",
     "hyper",
 ]
 
 Loss = Callable[..., Tensor]
+Ids = Sequence[int]  # of clients
 
 
 def hyper(default: Any, doc: str) -> Any:
@@ -57,6 +60,11 @@ def hyper(default: Any, doc: str) -> Any:
 def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
     """The usual loss, one value per sample."""
     return F.cross_entropy(net(params, x), y, reduction="none")
+
+
+def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
+    """What goes into the head, for `Local.forward`."""
+    return net.features(params, x)
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,11 @@ class Server(dict[str, Any]):
         self.sizes = sizes  # training samples of every client that may take part, by id
         self.round = round  # 0-based, as t in the papers
         self.logs: Tree = {}
+
+    @property
+    def position(self) -> dict[int, int]:
+        """Where each client stands in the list of all."""
+        return {i: k for k, i in enumerate(self.sizes)}
 
     def log(self, **values: Tensor) -> None:
         """Show something of this round (weights, similarities): it goes into the run."""
@@ -144,14 +157,12 @@ class Method(ABC):
         """Private state of clients that were never visited; `start` has a row per client."""
         return {}
 
-    def prepare(self, server: Server, who: Sequence[int]) -> Server:
+    def prepare(self, server: Server, who: Ids) -> Server:
         """Server work at the start of a round, before anything is sent."""
         return server
 
     @abstractmethod
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         """The message to clients `who`; `since` holds their start rounds if they rejoin late."""
 
     @abstractmethod
@@ -211,16 +222,22 @@ class SgdMethod(Method):
     )
     drop_last: bool = hyper(False, "leave out the last partial batch (never the only one)")
 
+    @property
+    def batches(self) -> dict[str, Any]:
+        """How the clients' data is cut into mini-batches."""
+        return {
+            "batch_size": self.batch_size,
+            "order": self.order,
+            "drop_last": self.drop_last,
+        }
+
     def train(self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any) -> Tree:
         """Local SGD with this method's settings."""
         settings: dict[str, Any] = {
             "lr": self.lr * self.lr_decay**local.round,
             "epochs": self.epochs,
             "steps": self.steps,
-            "batch_size": self.batch_size,
             "weight_decay": self.weight_decay,
             "momentum": self.momentum,
-            "order": self.order,
-            "drop_last": self.drop_last,
         }
-        return local.sgd(loss, params, **(settings | changes))
+        return local.sgd(loss, params, **(self.batches | settings | changes))

@@ -133,6 +133,13 @@ class Net:
             raise UserError(f"this method needs a linear layer as head, not {self._head}")
         return f"{self._prefix}weight", None if self._head.bias is None else f"{self._prefix}bias"
 
+    def biased_head(self) -> tuple[str, str]:
+        """The same, for methods that need the bias too."""
+        weight, bias = self.linear_head()
+        if bias is None:
+            raise UserError("this method needs a head with a bias; build it with bias=True")
+        return weight, bias
+
     def _channels(self) -> dict[str, int]:
         """The channel axis of every leaf that has one: output channels, for the head inputs."""
         axes: dict[str, int] = {}

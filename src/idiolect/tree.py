@@ -8,6 +8,7 @@ is matrix algebra on the flattened stack `[K, D]`: similarity is one GEMM, mixin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -56,6 +57,16 @@ def column(by: Tensor, like: Tensor) -> Tensor:
     by = by.to(like.device)
     by = by if by.dtype == torch.bool else by.to(like.dtype)
     return by.view(-1, *([1] * (like.ndim - 1)))
+
+
+def any_leaf(tree: Mapping[str, Tensor]) -> Tensor:
+    """One of the leaves, for its dtype and place."""
+    return next(iter(tree.values()))
+
+
+def beside(values: Tensor | Sequence[Any], like: Tensor) -> Tensor:
+    """`values` in the memory that holds `like`: ids, positions and draws a method makes itself."""
+    return torch.as_tensor(values, device=like.device)
 
 
 def pick(tree: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
@@ -109,7 +120,11 @@ def client(tree: Tree, k: int) -> Tree:
 
 def flat(tree: Tree) -> Tensor:
     """The stack as one matrix `w_KD`."""
-    return torch.cat([x.reshape(x.shape[0], -1) for x in tree.values()], 1)
+    return torch.cat([_matrix(x) for x in tree.values()], 1)
+
+
+def _matrix(leaf: Tensor) -> Tensor:
+    return leaf.reshape(leaf.shape[0], -1)
 
 
 def unflat(w_KD: Tensor, like: Tree) -> Tree:
@@ -128,13 +143,43 @@ def mix(weight: Tensor, tree: Tree) -> Tree:
     mixed: Tree = {}
     for name, x in tree.items():
         w = weight.to(x.device, x.dtype)
-        mixed[name] = (w @ x.reshape(x.shape[0], -1)).reshape((*w.shape[:-1], *x.shape[1:]))
+        mixed[name] = (w @ _matrix(x)).reshape((*w.shape[:-1], *x.shape[1:]))
     return mixed
+
+
+def blend(weight: Tensor, stacks: Tree) -> Tree:
+    """`sum_m weight[k, m] * stacks[k, m]` for every client k: one GEMM if all hold one stack."""
+    if _one_for_all(stacks):
+        return mix(weight, client(stacks, 0))
+    return {n: torch.einsum("km,km...->k...", weight.to(x.dtype), x) for n, x in stacks.items()}
+
+
+def products(a: Tree, stacks: Tree) -> Tensor:
+    """`<a_k, stacks_km>` for every client k and member m `[K, M]`: one GEMM if all hold one."""
+    if _one_for_all(stacks):
+        return gram(a, client(stacks, 0))
+    pairs = ((_matrix(a[n]), stacks[n]) for n in a)
+    return reduce(torch.add, (x.reshape(*x.shape[:2], -1) @ g[..., None] for g, x in pairs))[..., 0]
+
+
+def _one_for_all(stacks: Tree) -> bool:
+    """The stack is one that `Down.stacked` shows to every client."""
+    return all(x.stride(0) == 0 for x in stacks.values())
+
+
+def gram(a: Tree, b: Tree) -> Tensor:
+    """Inner product of every `a_i` and `b_j` `[I, J]`: one GEMM a leaf, nothing copied."""
+    return reduce(torch.add, (_matrix(a[n]) @ _matrix(b[n]).T for n in a))
+
+
+def inner(a: Tree, b: Tree) -> Tensor:
+    """Inner product of ONE client's trees, for losses."""
+    return torch.stack([(a[n] * b[n]).sum() for n in a]).sum()
 
 
 def dot(a: Tree, b: Tree) -> Tensor:
     """Inner product per client `[K]`."""
-    total = [(a[n] * b[n]).reshape(a[n].shape[0], -1).sum(1) for n in a]
+    total = [_matrix(a[n] * b[n]).sum(1) for n in a]
     return torch.stack(total).sum(0)
 
 
@@ -145,17 +190,18 @@ def cosine(a: Tree, b: Tree) -> Tensor:
 
 
 def cosines(tree: Tree) -> Tensor:
-    """Cosine between every two clients `[K, K]`: one GEMM."""
-    w_KD = flat(tree)
-    unit = w_KD / w_KD.norm(dim=1, keepdim=True).clamp_min(torch.finfo(w_KD.dtype).tiny)
-    return unit @ unit.T
+    """Cosine between every two clients `[K, K]`; 0 where one of the two does not move."""
+    inner_KK = gram(tree, tree)
+    norm = inner_KK.diagonal().sqrt().clamp_min(torch.finfo(inner_KK.dtype).tiny)
+    return inner_KK / norm / norm[:, None]
 
 
 def square_distances(a: Tree, b: Tree) -> Tensor:
     """`|a_i - b_j|^2` for every i, j, by differences: cancellation in the `|a|^2 - 2ab + |b|^2`
     form would swamp the small distances the weights depend on."""
     direct = "donot_use_mm_for_euclid_dist"
-    return torch.cdist(flat(a), flat(pick(b, a)), compute_mode=direct).square()
+    distances = (torch.cdist(_matrix(a[n]), _matrix(b[n]), compute_mode=direct) for n in a)
+    return reduce(torch.add, (d.square() for d in distances))
 
 
 # --- records: trees of trees -------------------------------------------------------------------

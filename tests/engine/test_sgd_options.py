@@ -114,3 +114,35 @@ def test_a_program_belongs_to_one_after(monkeypatch: pytest.MonkeyPatch) -> None
     for after, expected in ((doubled, [12.0, 24.0]), (squared, [81.0, 6561.0])):
         done = sim.engine.local([0, 1], 0).sgd(cross_entropy, params, after=after, **how)
         assert done["count"].tolist() == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_statistics_never_move_by_a_gradient(engine: str) -> None:
+    """A part may be named whole: its statistics change by the forward pass alone."""
+    sim = simulation(
+        methods.build("fedavg"), ragged_federation(), SmallNet(norm=True), engine=engine
+    )
+    net, local = sim.engine.net, sim.engine.local([0], 0)
+    params = {n: v[None] for n, v in sim.start_tree.items()}
+    assert set(net.stats) & set(net.body)
+    whole = local.sgd(cross_entropy, params, lr=0.1, weight_decay=0.5, train=net.body)
+    weights = [n for n in net.weights if n in net.body]
+    named = local.sgd(cross_entropy, params, lr=0.1, weight_decay=0.5, train=weights)
+    assert all(torch.equal(whole[n], named[n]) for n in params)
+    assert set(local.grad(cross_entropy, params, train=net.body)[0]) == set(weights)
+    still = local.sgd(cross_entropy, params, lr=0.1, train=net.stats)
+    assert all(torch.equal(still[n], params[n]) for n in params)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_start_for_all(engine: str) -> None:
+    sim = simulation(methods.build("fedavg"), ragged_federation(), SmallNet(), engine=engine)
+    ids = sim.engine.groups(range(5))[0]
+    local, k = sim.engine.local(ids, 0), len(ids)
+    params = {n: v.expand(k, *v.shape) for n, v in sim.start_tree.items()}
+    how: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": BATCH}
+    one = local.sgd(cross_entropy, params, start=3, **how)
+    each = local.sgd(cross_entropy, params, start=torch.full((k,), 3), **how)
+    other = local.sgd(cross_entropy, params, start=4, **how)
+    assert all(torch.equal(one[n], each[n]) for n in params)
+    assert not torch.equal(one["head.bias"], other["head.bias"])

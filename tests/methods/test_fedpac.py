@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from idiolect import methods, tree
 from idiolect.method import Server, Ups
-from idiolect.methods.fedpac import combination, simplex
+from idiolect.methods.simplex import combination, simplex
 from idiolect.net import Net
 
 from ..conftest import ENGINES, run

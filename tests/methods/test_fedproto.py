@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from idiolect import methods
 from idiolect.errors import UserError
-from idiolect.methods.fedproto import NEVER, class_average
+from idiolect.methods.fedproto import NEVER
+from idiolect.methods.prototypes import class_average
 
 from ..conftest import ENGINES, run
 from ..watched import Watched

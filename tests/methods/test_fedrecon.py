@@ -9,7 +9,6 @@ import torch
 
 from idiolect import methods
 from idiolect.errors import UserError
-from idiolect.methods.fedrecon import _halves
 
 from ..conftest import ENGINES, run
 from ..watched import Watched
@@ -122,13 +121,6 @@ def test_the_original_predicts_with_a_head_made_for_the_delivered_theta() -> Non
     # after one round, both hold the head made for the start; the original remakes it
     gap = ran.personal[0][0]["head.weight"] - kept.personal[0][0]["head.weight"]
     assert float(gap.abs().max()) > 1e-4
-
-
-def test_halves() -> None:
-    even, odd = _halves(torch.tensor([4.0, 3.0, 1.0]), True)
-    assert even.tolist() == [2, 0, 2, 0, 1.5, 0, 1.5, 1]
-    assert odd.tolist() == [0, 2, 0, 2, 0, 3, 0, 1]
-    assert torch.equal(_halves(torch.tensor([2.0, 1.0]), False)[1], torch.ones(3))
 
 
 def test_settings() -> None:

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from idiolect import methods
-from idiolect.methods.fedrod import OWN, generate
+from idiolect.methods.fedrod import OWN
+from idiolect.methods.hypernetwork import generate, unprefixed
 
 from ..conftest import ENGINES, run
 from ..watched import Watched
@@ -121,7 +122,7 @@ def test_hypernetwork_by_hand(engine: str) -> None:
 def test_generate_for_one_client_and_for_many() -> None:
     method = methods.build(HYPER)
     sim = run(method, TINY, NET, 2)
-    nu, a = sim.server["hyper"], torch.rand(3, CLASSES, dtype=torch.float64)
+    nu, a = unprefixed(sim.server["hyper"], OWN), torch.rand(3, CLASSES, dtype=torch.float64)
     many = generate({n: x.expand(3, *x.shape) for n, x in nu.items()}, a)
     for k in range(3):
         assert_same({n: x[k] for n, x in many.items()}, generate(nu, a[k]), tol=1e-15)

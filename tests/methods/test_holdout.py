@@ -65,3 +65,12 @@ def test_loss_of_a_part(engine: str) -> None:
         part = type(whole)(whole.x[chosen], whole.y[chosen])
         assert float(got[k]) == pytest.approx(loss(START, part), abs=1e-12)
         at += len(whole)
+
+
+def test_halves() -> None:
+    sim = simulation(FedAvg(), federate(draw_clients((4, 3, 1))), NET, 1)
+    local = sim.engine.local([0, 1, 2], 0)
+    even, odd = holdout.halves(local)
+    assert even.values.tolist() == [2, 0, 2, 0, 1.5, 0, 1.5, 1]
+    assert odd.values.tolist() == [0, 2, 0, 2, 0, 3, 0, 1]
+    assert holdout.everything(local).values.tolist() == [1] * 8

@@ -20,6 +20,7 @@ FILES = (
     "fedbabu",
     "fedrep",
     "spfl",
+    "spfl_w",
     "fedavg_async",
     "lga",
     "plga",

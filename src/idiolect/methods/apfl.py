@@ -80,7 +80,6 @@ class APFL(FedAvg):
         return {"v": weights, "stats": stats, "alpha": alpha}
 
     def _adapted(self, w: Tree, mine: Record, local: Local) -> Tensor:
-        batch = torch.full((len(local.ids),), local.round)
         moved = self.train(
             local,
             {"alpha": mine["alpha"]},
@@ -88,7 +87,7 @@ class APFL(FedAvg):
             train=("alpha",),
             extra=(w, mine["v"], mine["stats"]),
             steps=1,
-            start=batch,
+            start=local.round,
             momentum=0.0,
             weight_decay=0.0,
             purpose="alpha",

@@ -15,7 +15,6 @@ of FedAS, 'channels:0.5' is the same decoupling without distillation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, Tree, Ups, cross_entropy, hyper
+from idiolect.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -71,9 +70,7 @@ class CD2pFed(FedAvg):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         grown = min(1.0, server.round / self.growth_rounds) if self.growth_rounds else 1.0
         spec = f"channels:{grown * self.personal_share}"
         return Down(shared={"model": server.net.shared(server["model"], spec)})

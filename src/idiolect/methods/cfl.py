@@ -20,7 +20,6 @@ all its members take part in: the criteria are about all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -59,60 +58,60 @@ class CFL(FedAvg):
 
     def server_init(self, net: Net, start: Tree) -> Record:
         models = tree.apply(lambda x: x[None], start)  # one per cluster
-        return {"models": models, "cluster": torch.zeros(0, dtype=torch.int64)}
+        return {"models": models, "cluster": tree.any_leaf(start).new_zeros(0, dtype=torch.int64)}
 
-    def clusters(self, server: Server, who: Sequence[int]) -> Tensor:
+    def clusters(self, server: Server) -> dict[int, int]:
         """Which cluster each client is in; everybody starts in number 0."""
         known = server["cluster"].tolist() or [0] * len(server.sizes)
-        of = dict(zip(server.sizes, known, strict=True))
-        return torch.tensor([of.get(i, 0) for i in who])
+        return dict(zip(server.sizes, known, strict=True))
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
-        of = self.clusters(server, who)
-        if (of == of[0]).all():
-            return Down(shared={"model": tree.client(server["models"], int(of[0]))})
-        return Down(each={"model": {n: v[of.to(v.device)] for n, v in server["models"].items()}})
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+        clusters = self.clusters(server)
+        of = [clusters.get(i, 0) for i in who]
+        if len(set(of)) == 1:
+            return Down(shared={"model": tree.client(server["models"], of[0])})
+        at = tree.beside(of, server["cluster"])
+        return Down(each={"model": tree.apply(lambda x: x[at], server["models"])})
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        of = self.clusters(server, ups.ids).to(ups.sizes.device)
-        sent = {n: v[of] for n, v in server["models"].items()}
-        here = torch.unique(of)
+        clusters, models = self.clusters(server), server["models"]
+        of = tree.beside([clusters[i] for i in ups.ids], ups.sizes)
+        numbers = sorted({clusters[i] for i in ups.ids})
+        here = tree.beside(numbers, ups.sizes)
+        update = tree.apply(lambda new, old: new - old[of], ups["model"], models)
         share = self.weights(ups) * (of == here[:, None])  # a row per cluster
-        new = tree.mix(share / share.sum(1, keepdim=True), ups["model"])
-        server["models"] = {n: v.index_copy(0, here, new[n]) for n, v in server["models"].items()}
-        if server.round >= self.first_split:
-            update = tree.pick(tree.sub(ups["model"], sent), server.net.weights)
-            for number in here.tolist():
-                self._split(server, ups, update, number)
-        server.log(cluster=self.clusters(server, list(server.sizes)))
+        mean = tree.mix(share / share.sum(1, keepdim=True), ups["model"])
+        models = {n: x.index_copy(0, here, mean[n]) for n, x in models.items()}
+        for number in numbers if server.round >= self.first_split else []:
+            members = [i for i in clusters if clusters[i] == number]
+            leave = self._leaving(members, ups, tree.pick(update, server.net.weights))
+            if leave:
+                clusters |= dict.fromkeys(leave, max(clusters.values()) + 1)
+                models = {n: torch.cat([x, x[[number]]]) for n, x in models.items()}
+        server["models"] = models
+        server["cluster"] = tree.beside(list(clusters.values()), ups.sizes)
+        server.log(cluster=server["cluster"])
         return server
 
-    def _split(self, server: Server, ups: Ups, update: Tree, number: int) -> None:
-        everyone = list(server.sizes)
-        of = self.clusters(server, everyone)
-        at = torch.tensor([everyone.index(i) for i in ups.ids])
-        inside = (of[at] == number).to(ups.sizes.device)
-        if not int((of == number).sum()) == int(inside.sum()) >= self.smallest:
-            return
-        members = {n: v[inside] for n, v in update.items()}
-        share = self.weights(ups)[inside]
-        mean = tree.apply(lambda x: x[None], tree.mix(share / share.sum(), members))
-        rest, longest = tree.dot(mean, mean).sqrt(), tree.dot(members, members).sqrt().max()
+    def _leaving(self, members: list[int], ups: Ups, update: Tree) -> list[int]:
+        """The second half of the cluster, if it is to be split."""
+        if not set(members) <= set(ups.ids) or len(members) < self.smallest:
+            return []
+        at = tree.beside([ups.ids.index(i) for i in members], ups.sizes)
+        update, share = tree.apply(lambda x: x[at], update), self.weights(ups)[at]
+        mean = tree.apply(lambda x: x[None], tree.mix(share / share.sum(), update))
+        rest, longest = tree.dot(mean, mean).sqrt(), tree.dot(update, update).sqrt().max()
         if not (rest < self.eps1 and longest > self.eps2):
-            return
-        second, across = bipartition(tree.cosines(members))
+            return []
+        second, across = bipartition(tree.cosines(update))
         if not ((1 - across) / 2).sqrt() > self.gamma_max:
-            return
-        of[at[inside.cpu()][second.cpu()]] = int(of.max()) + 1
-        server["cluster"] = of
-        server["models"] = {n: torch.cat([v, v[[number]]]) for n, v in server["models"].items()}
+            return []
+        return [i for i, leaves in zip(members, second.tolist(), strict=True) if leaves]
 
     def shared(self, server: Server) -> Tree | None:
         """The model of all, until they split."""
         one = tree.client(server["models"], 0)
-        return one if len(next(iter(server["models"].values()))) == 1 else None
+        return one if len(tree.any_leaf(server["models"])) == 1 else None
 
 
 def bipartition(cosine: Tensor) -> tuple[Tensor, Tensor]:

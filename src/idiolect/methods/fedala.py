@@ -19,7 +19,7 @@ threshold and the window are those quoted with FedAS.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from idiolect.methods import holdout
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.local import Local, Rows
+    from idiolect.local import Local
     from idiolect.net import Net
 
 
@@ -79,7 +79,7 @@ class FedALA(FedAvg):
 
     def client_init(self, start: Tree, local: Local) -> Record:
         weight = tree.pick(start, local.net.weights[-self.layer_index :])
-        visits = torch.zeros(len(local.ids), dtype=torch.int64, device=local.device)
+        visits = torch.zeros_like(local.sizes, dtype=torch.int64)
         return {"model": start, "weight": tree.apply(torch.ones_like, weight), "visits": visits}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -96,31 +96,19 @@ class FedALA(FedAvg):
 
     def _learn(self, local: Local, theirs: Tree, mine: Record) -> Tree:
         """W on a fresh share of the data; clients that never trained have nothing to mix yet."""
-        own = tree.pick(mine["model"], mine["weight"])
-        part, _ = holdout.split(local, self.data_share, f"ala/{local.round}")
         weight = mine["weight"]
+        own = tree.pick(mine["model"], weight)
+        part, _ = holdout.split(local, self.data_share, f"ala/{local.round}")
+        how: dict[str, Any] = {"lr": self.eta, "batch_size": self.batch_size, "order": self.order}
+        how |= {"extra": (own, tree.pick(theirs, own), part), "after": clipped, "train": own}
         first, active = mine["visits"] == 1, mine["visits"] > 0
         losses: list[Tensor] = []
         while len(losses) < self.ala_epochs and bool(active.any()):
-            learned = self._pass(local, theirs | weight, own, tree.pick(theirs, own), part)
-            weight = tree.where(active, learned, weight)
+            learned = local.sgd(mixed_loss, theirs | weight, purpose="ala", **how)
+            weight = tree.where(active, tree.pick(learned, own), weight)
             losses.append(local.losses.pop("ala"))
             active = active & first & ~self._settled(losses)
         return weight
-
-    def _pass(self, local: Local, params: Tree, own: Tree, theirs: Tree, part: Rows) -> Tree:
-        moved = local.sgd(
-            mixed_loss,
-            params,
-            train=tuple(own),
-            extra=(own, theirs, part),
-            after=clipped,
-            lr=self.eta,
-            batch_size=self.batch_size,
-            order=self.order,
-            purpose="ala",
-        )
-        return tree.pick(moved, own)
 
     def _settled(self, losses: list[Tensor]) -> Tensor:
         last = torch.stack(losses[-self.window :])

@@ -21,7 +21,6 @@ BatchNorm statistics stay on the client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -30,7 +29,7 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, SgdMethod, Table, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
 from idiolect.methods.fedprox import proximal
 
 if TYPE_CHECKING:
@@ -68,9 +67,7 @@ class FedAMP(SgdMethod):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(each={"cloud": server["clouds"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -88,9 +85,8 @@ class FedAMP(SgdMethod):
 
     def attention(self, models: Tree) -> Tensor:
         """xi: row i is how much client i's cloud takes of each model."""
-        any_leaf = next(iter(models.values()))
-        k = len(any_leaf)
-        eye = torch.eye(k, dtype=any_leaf.dtype, device=any_leaf.device)
+        k = len(tree.any_leaf(models))
+        eye = torch.diag(tree.any_leaf(models).new_ones(k))
         if self.weights == "identity" or k == 1:
             return eye
         if self.weights == "uniform":

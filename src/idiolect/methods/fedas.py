@@ -12,7 +12,6 @@ the alignment of clients 1..k-1 (`sequential_leak`); by default every client ali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -20,15 +19,12 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, cross_entropy, hyper
+from idiolect.method import Down, Ids, Server, SgdMethod, Ups, cross_entropy, features, hyper
+from idiolect.tree import Record, Tree
 
 if TYPE_CHECKING:
     from idiolect.local import Local
     from idiolect.net import Net
-
-
-def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
-    return net.features(params, x)
 
 
 def match_sample(net: Net, params: Tree, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
@@ -63,12 +59,8 @@ class FedAS(SgdMethod):
         "proportional", "from traces to weights"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
-    sequential_leak: bool = hyper(
-        False, "each client starts from the base the clients before it aligned, as published"
-    )
-    personal_layers: str = hyper(
-        "head", "decoupling: head, norm, channels:0.5 (as CD2-pFed), or name patterns"
-    )
+    sequential_leak: bool = hyper(False, "as published: start from the base earlier ones aligned")
+    personal_layers: str = hyper("head", "head, norm, channels:0.5 (CD2-pFed), or name patterns")
 
     name: ClassVar[str] = "fedas"
     paper: ClassVar[str] = "Yang et al., FedAS: Bridging Inconsistency in Personalized FL"
@@ -91,16 +83,14 @@ class FedAS(SgdMethod):
     def relay(self, down: Record, mine: Record) -> Record:
         return {"base": mine["aligned"]}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"base": server["base"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         base = down["base"]
         model = tree.overlay(base, mine["model"])
         if self.align:
-            moved = self._align(local, model, mine["model"], base)
+            moved = self._align(local, model, mine["model"], train=base)
             model = tree.overlay(tree.crop(moved, base), model)  # personal channels as they were
         aligned = {"aligned": tree.crop(model, base)} if self.sequential_leak else {}
         model = self.train(local, model)  # Algorithm 1: base and head jointly
@@ -109,34 +99,19 @@ class FedAS(SgdMethod):
             up["trace"] = self._trace(local, model)
         return up, {"model": model} | aligned
 
-    def _align(self, local: Local, model: Tree, previous: Tree, base: Tree) -> Tree:
+    def _align(self, local: Local, model: Tree, previous: Tree, train: Tree) -> Tree:
+        how = self.batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
+        if self.align_batch_size != "same":
+            how["batch_size"] = self.align_batch_size
         target = local.forward(features, previous)
-        by_class = self.target == "class_mean"
-        return local.sgd(
-            match_class_mean if by_class else match_sample,
-            model,
-            extra=(local.class_mean(target) if by_class else target,),
-            coupled=by_class,
-            train=[n for n in local.net.weights if n in base],
-            lr=self.align_lr,
-            epochs=self.align_epochs,
-            batch_size=self.batch_size
-            if self.align_batch_size == "same"
-            else self.align_batch_size,
-            order=self.order,
-            drop_last=self.drop_last,
-            purpose="align",
-        )
+        if self.target == "sample":
+            return local.sgd(match_sample, model, extra=(target,), purpose="align", **how)
+        extra = (local.class_mean(target),)
+        return local.sgd(match_class_mean, model, extra=extra, coupled=True, purpose="align", **how)
 
     def _trace(self, local: Local, model: Tree) -> Tensor:
-        total, count = local.squared_grad(
-            cross_entropy,
-            model,
-            batch_size=self.batch_size,
-            order=self.order,
-            drop_last=self.drop_last,
-            per_sample=self.trace == "per_sample",
-        )
+        how = self.batches | {"per_sample": self.trace == "per_sample"}
+        total, count = local.squared_grad(cross_entropy, model, **how)
         return total / count if self.trace == "mean_over_batches" else total
 
     def aggregate(self, server: Server, ups: Ups) -> Server:

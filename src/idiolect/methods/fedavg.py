@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups, hyper
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -31,9 +30,7 @@ class FedAvg(SgdMethod):
     def server_init(self, net: Net, start: Tree) -> Record:
         return {"model": start}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"model": server["model"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:

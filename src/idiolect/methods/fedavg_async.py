@@ -34,7 +34,7 @@ class FedAvgAsync(FedAvg):
     rounds_default: ClassVar[int] = 800
 
     def client_init(self, start: Tree, local: Local) -> Record:
-        return {"cursor": torch.zeros(len(local.ids), dtype=torch.int64)}
+        return {"cursor": torch.zeros_like(local.sizes, dtype=torch.int64)}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         model = self.train(local, down["model"], start=mine["cursor"])

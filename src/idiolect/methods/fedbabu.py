@@ -13,7 +13,7 @@ after half and three quarters of the rounds, which `lr_decay` only approximates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from idiolect import tree
 from idiolect.errors import UserError
@@ -53,18 +53,16 @@ class FedBABU(FedPer):
         return super().server_init(net, start) | {"frozen": frozen}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        frozen = local.net.part(self.personal_layers)
-        moving = [n for n in local.net.weights if n not in frozen]
-        model = self.train(local, down["base"] | mine["own"], train=moving)
-        return {"base": tree.drop(model, frozen)}, mine
+        base = down["base"]
+        model = self.train(local, base | mine["own"], train=base)
+        return {"base": tree.pick(model, base)}, mine
 
     def adapt(self, params: Tree, local: Local) -> Tree:
         if self.fine_tune_epochs == 0:
             return params
-        part = local.net.part(self.fine_tune)
-        moving = [n for n in local.net.weights if n in part]
-        epochs, purpose = self.fine_tune_epochs, "fine-tuning"
-        return self.train(local, params, train=moving, epochs=epochs, steps=0, purpose=purpose)
+        part, epochs = local.net.part(self.fine_tune), self.fine_tune_epochs
+        how: dict[str, Any] = {"epochs": epochs, "steps": 0, "purpose": "fine-tuning"}
+        return self.train(local, params, train=part, **how)
 
     def shared(self, server: Server) -> Tree | None:
         return server["base"] | server["frozen"]

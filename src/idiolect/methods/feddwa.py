@@ -12,7 +12,6 @@ repeats the same start; `n_epochs` really chains them. BatchNorm statistics stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -20,17 +19,8 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.method import (
-    Down,
-    Record,
-    Server,
-    SgdMethod,
-    Table,
-    Tree,
-    Ups,
-    cross_entropy,
-    hyper,
-)
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Ups, cross_entropy, hyper
+from idiolect.tree import Table, Tree
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -64,9 +54,7 @@ class FedDWA(SgdMethod):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"stats": tree.pick(start, local.net.stats)}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(each={"model": server["models"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -89,8 +77,7 @@ class FedDWA(SgdMethod):
         )
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        sent = server["models"][ups.ids]
-        guidance = ups["guidance"] if "guidance" in ups else _like(sent, ups["model"])
+        guidance = ups["guidance"] if "guidance" in ups else server["models"][ups.ids]
         distance = tree.square_distances(guidance, ups["model"])
         p = mixing_weights(distance, self.top_k)
         server["models"][ups.ids] = tree.mix(p, ups["model"])
@@ -114,7 +101,3 @@ def mixing_weights(distance: Tensor, top_k: int) -> Tensor:
         keep = torch.zeros_like(inverse).scatter_(1, best, 1.0)
         inverse = inverse * keep
     return inverse / inverse.sum(1, keepdim=True)
-
-
-def _like(model: Tree, other: Tree) -> Tree:
-    return {n: v.to(other[n].device) for n, v in model.items()}

@@ -19,7 +19,6 @@ The client's own lot seeds the server's exploration. BatchNorm statistics travel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, SgdMethod, Table, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
 from idiolect.methods import holdout
 
 if TYPE_CHECKING:
@@ -57,11 +56,10 @@ class FedFomo(SgdMethod):
     def __post_init__(self) -> None:
         if self.models < 0 or self.epsilon < 0 or self.epsilon_decay < 0:
             raise UserError("method.models, epsilon and epsilon_decay must not be negative")
-        if not 0 <= self.val_share < 1:
-            raise UserError(f"method.val_share must be at least 0 and below 1: {self.val_share}")
+        holdout.check(self.val_share)
 
     def server_init(self, net: Net, start: Tree) -> Record:
-        return {"models": Table({"model": start}), "lot": torch.zeros(())}
+        return {"models": Table({"model": start}), "lot": tree.any_leaf(start).new_zeros(())}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start, "previous": start}
@@ -69,26 +67,21 @@ class FedFomo(SgdMethod):
     def chosen(self, server: Server) -> Tensor:
         """`[N, M]`: whose models each client is sent, as positions in the list of clients."""
         n = len(server.sizes)
-        if "affinity" not in server:
-            server["affinity"] = torch.zeros(n, n)
+        affinity: Tensor = server.setdefault("affinity", server["lot"].new_zeros(n, n))
         dice = torch.Generator().manual_seed(int(server["lot"] * 2**31))
-        lots, risk = torch.rand(n, n, generator=dice), torch.rand(n, n, generator=dice)
+        lots, risk = tree.beside(torch.rand(2, n, n, generator=dice), affinity)
         count = min(self.models, n - 1)
         epsilon = self.epsilon - self.epsilon_decay * server.round
         drawn = (risk[:, :count] < epsilon).sum(1, keepdim=True)
-        own = torch.eye(n, dtype=torch.bool)
-        order = lots.masked_fill(own, -1).argsort(1, descending=True)
-        affinity = server["affinity"].cpu().masked_fill(own, -torch.inf).gather(1, order)
-        affinity = affinity.masked_fill(torch.arange(n) < drawn, torch.inf)
+        order = lots.fill_diagonal_(-1).argsort(1, descending=True)  # oneself last
+        affinity = affinity.clone().fill_diagonal_(-torch.inf).gather(1, order)
+        affinity = affinity.masked_fill(tree.beside(range(n), affinity) < drawn, torch.inf)
         best = affinity.argsort(dim=1, descending=True, stable=True)  # equal: by lot
         return order.gather(1, best)[:, :count]
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
-        ids = list(server.sizes)
-        at = [ids.index(i) if i in server.sizes else i % len(ids) for i in who]
-        chosen = self.chosen(server)[at]
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+        ids, at = list(server.sizes), server.position
+        chosen = self.chosen(server)[[at.get(i, i % len(ids)) for i in who]]
         if not chosen.shape[1]:
             return Down()
         models = server["models"][[ids[j] for j in chosen.flatten().tolist()]]["model"]
@@ -100,19 +93,16 @@ class FedFomo(SgdMethod):
         if "models" in down:
             candidates = tree.apply(lambda a, b: torch.cat([a, b], 1), candidates, down["models"])
         raw = self.first_order(local, mine["previous"], candidates, judged)
-        start = blend(self.normalised(raw), candidates)
+        start = tree.blend(self.normalised(raw), candidates)
         model = self.train(local, start, holdout.weighted, extra=(trained_on,))
         lot = local.uniform((), f"fedfomo/{local.round}")
-        return {"model": model, "weight": raw[:, 1:], "lot": lot}, {
-            "model": model,
-            "previous": start,
-        }
+        up = {"model": model, "weight": raw[:, 1:], "lot": lot}
+        return up, {"model": model, "previous": start}
 
     def first_order(self, local: Local, previous: Tree, candidates: Tree, part: Rows) -> Tensor:
         """Raw `w_n` `[K, 1 + M]`, the own model first."""
-        width = next(iter(candidates.values())).shape[1]
         before, raw = holdout.loss(local, previous, part), []
-        for m in range(width):
+        for m in range(tree.any_leaf(candidates).shape[1]):
             model = {n: v[:, m] for n, v in candidates.items()}
             step = tree.pick(tree.sub(model, previous), local.net.weights)
             length = tree.dot(step, step).sqrt()
@@ -130,20 +120,15 @@ class FedFomo(SgdMethod):
         return torch.where(total > 0, positive / total.clamp_min(1e-30), own)
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        ids = list(server.sizes)
-        at = torch.tensor([ids.index(i) for i in ups.ids])
-        to = self.chosen(server)[at]
-        fresh = server["affinity"].cpu().to(ups["weight"].dtype, copy=True)
-        fresh[at] = fresh[at].scatter_add(1, to, ups["weight"].cpu())
-        server["affinity"], server["lot"] = fresh, ups["lot"][0].cpu()
+        at = server.position
+        rows = tree.beside([at[i] for i in ups.ids], ups.sizes)
+        to = self.chosen(server)[rows]
+        fresh = server["affinity"].clone()
+        fresh[rows[:, None], to] += ups["weight"]
+        server["affinity"], server["lot"] = fresh, ups["lot"][0]
         server["models"][ups.ids] = {"model": ups["model"]}
         server.log(affinity=fresh)
         return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["model"]
-
-
-def blend(weight: Tensor, models: Tree) -> Tree:
-    """`sum_m weight[k, m] * models[k, m]` for every client k."""
-    return {n: torch.einsum("km,km...->k...", weight.to(v.dtype), v) for n, v in models.items()}

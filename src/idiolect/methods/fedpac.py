@@ -8,7 +8,7 @@ made for client i out of everybody's,
     sum_j alpha_j^2 v_j + |sum_j alpha_j (h_i - h_j)|^2,
 
 h_j the class means of the features under the received body times the class shares, v_j their
-variance over n_j. The server solves the m small problems at once by projected gradient.
+variance over n_j. The server solves the m small problems at once (`simplex`).
 
 Where paper and code disagree: the code drops weights below 1e-3 and renormalises, not here. Its
 covariance is scaled as here. Classes without a global centroid are drawn to the client's own mean
@@ -17,8 +17,7 @@ before training, and nothing is drawn in the first round (both from the code).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -26,8 +25,9 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, SgdMethod, Table, Tree, Ups, hyper
-from idiolect.methods.fedproto import aligned, class_average, features
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, features, hyper
+from idiolect.methods.prototypes import aligned, class_average
+from idiolect.methods.simplex import combination
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -69,27 +69,22 @@ class FedPAC(SgdMethod):
             "known": torch.zeros_like(weight[:, 0], dtype=torch.bool),
         }
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         shared = {part: server[part] for part in ("base", "centroids", "known")}
         return Down(shared, each={"head": server["heads"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        model, net = down["base"] | down["head"], local.net
-        means, statistics = self._statistics(model, local)
+        base, head, known = down["base"], down["head"], down["known"]
+        means, statistics = self._statistics(base | head, local)
         how: dict[str, Any] = {"epochs": self.head_epochs, "steps": 0, "purpose": "head"}
         how["lr"] = self.head_lr * self.lr_decay**local.round
-        model = self.train(local, model, train=[n for n in net.weights if n in net.head], **how)
-        known = down["known"]
+        model = self.train(local, base | head, train=head, **how)
         target = torch.where(known[..., None], down["centroids"], means)
         pull = self.lam * known.any(1, keepdim=True).expand_as(known).to(target.dtype)
-        body = [n for n in net.weights if n not in net.head]
-        if body:  # a linear model is all head
-            model = self.train(local, model, aligned, extra=(target, pull), train=body)
+        model = self.train(local, model, aligned, extra=(target, pull), train=base)
         up = {
-            "base": tree.drop(model, net.head),
-            "head": tree.pick(model, net.head),
+            "base": tree.pick(model, base),
+            "head": tree.pick(model, head),
             "centroids": local.class_mean(local.forward(features, model)),
             "counts": local.counts,
         }
@@ -99,7 +94,7 @@ class FedPAC(SgdMethod):
         """Class means of the features [K, C, D], and h and v."""
         rows = local.forward(features, model)
         means = local.class_mean(rows)
-        squares = local.class_mean(replace(rows, values=rows.values.square().sum(1, keepdim=True)))
+        squares = local.class_mean(local.rows(rows.values.square().sum(1, keepdim=True)))
         share = (local.counts / local.sizes[:, None]).to(means.dtype)[..., None]
         h = share * means
         v = ((share * squares).sum((1, 2)) - h.square().sum((1, 2))) / local.sizes
@@ -109,7 +104,7 @@ class FedPAC(SgdMethod):
         server["base"] = tree.mix(ups.share, ups["base"])
         counts = ups["counts"]
         server["centroids"] = class_average(ups["centroids"], counts, server["centroids"])
-        server["known"] = server["known"].to(counts.device) | (counts > 0).any(0)
+        server["known"] = server["known"] | (counts > 0).any(0)
         heads = ups["head"]
         if self.combine:
             alpha = combination(ups["v"], ups["h"])
@@ -123,36 +118,3 @@ class FedPAC(SgdMethod):
 
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:
         return up["base"] | up["head"]
-
-
-def combination(v: Tensor, h: Tensor, most: int = 5000) -> Tensor:
-    """Row i: client i's weights of the heads."""
-    flat = h.flatten(1).double().cpu()
-    flat = flat - flat.mean(0)
-    inner = flat @ flat.T
-    own = inner.diagonal()
-    bias = own[:, None, None] - inner[:, :, None] - inner[:, None, :] + inner  # [i, j, k]
-    p = bias + torch.diag(v.double().cpu().clamp_min(0))
-    step = 1 / p.diagonal(dim1=1, dim2=2).sum(1).clamp_min(torch.finfo(p.dtype).tiny)  # 1 / L
-    alpha = torch.full_like(inner, 1 / len(v))
-    ahead, t = alpha, torch.ones(len(v), 1, dtype=p.dtype)
-    for _ in range(most):  # accelerated; a row whose momentum goes uphill starts it anew
-        gradient = (p @ ahead[..., None])[..., 0]
-        new = simplex(ahead - step[:, None] * gradient)
-        uphill = (gradient * (new - alpha)).sum(1, keepdim=True) > 0
-        t = torch.where(uphill, 1.0, t)
-        following = (1 + (1 + 4 * t.square()).sqrt()) / 2
-        ahead = torch.where(uphill, new, new + (t - 1) / following * (new - alpha))
-        moved = (new - alpha).abs().max()
-        alpha, t = new, following
-        if moved < 1e-13:
-            break
-    return alpha.to(h)
-
-
-def simplex(z: Tensor) -> Tensor:
-    """The nearest point of every row with non-negative entries that sum to 1."""
-    high = z.sort(1, descending=True).values
-    excess = (high.cumsum(1) - 1) / torch.arange(1, z.shape[1] + 1, dtype=z.dtype)
-    last = (high > excess).sum(1, keepdim=True) - 1
-    return (z - excess.gather(1, last)).clamp_min(0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from idiolect import tree
-from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups, hyper
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -32,9 +31,7 @@ class FedPer(SgdMethod):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"own": tree.pick(start, local.net.part(self.personal_layers))}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"base": server["base"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:

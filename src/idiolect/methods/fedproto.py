@@ -17,45 +17,22 @@ here they are the features of the trained model. A class absent from this round 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
 from idiolect.methods.local import LocalOnly
+from idiolect.methods.prototypes import aligned, class_average
 
 if TYPE_CHECKING:
     from idiolect.local import Local
     from idiolect.net import Net
 
 NEVER = -1e9  # bias of a class without prototype
-
-
-def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
-    return net.features(params, x)
-
-
-def aligned(
-    net: Net, params: Tree, x: Tensor, y: Tensor, target_CD: Tensor, pull_C: Tensor
-) -> Tensor:
-    """Cross-entropy plus `pull` times the mean squared distance to the class's target."""
-    h = net.features(params, x)
-    distance = (h - target_CD[y]).square().mean(1)
-    return F.cross_entropy(net.classify(params, h), y, reduction="none") + pull_C[y] * distance
-
-
-def class_average(means_KCD: Tensor, weight_KC: Tensor, old_CD: Tensor) -> Tensor:
-    """Mean over clients of each class's row; a class without weight keeps the old one."""
-    weight_KC = weight_KC.to(means_KCD.dtype)
-    total = weight_KC.sum(0)[:, None]
-    mean = torch.einsum("kc,kcd->cd", weight_KC, means_KCD) / total.clamp_min(1)
-    return torch.where(total > 0, mean, old_CD.to(mean))
 
 
 @dataclass(frozen=True)
@@ -82,16 +59,12 @@ class FedProto(LocalOnly):
             raise UserError("method.lam must not be negative")
 
     def server_init(self, net: Net, start: Tree) -> Record:
-        weight, bias = net.linear_head()
-        if bias is None:
-            raise UserError("fedproto needs a head with a bias; give the last layer bias=True")
+        weight, bias = net.biased_head()
         known = torch.zeros_like(start[bias], dtype=torch.bool)
         # the names of the head's leaves say where the prototypes go
         return {"prototypes": {weight: torch.zeros_like(start[weight])}, "known": {bias: known}}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"prototypes": server["prototypes"], "known": server["known"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -106,7 +79,7 @@ class FedProto(LocalOnly):
         share = counts if self.weighting == "samples" else counts > 0
         old = server["prototypes"][weight]
         server["prototypes"] = {weight: class_average(means, share, old)}
-        server["known"] = {bias: server["known"][bias].to(counts.device) | (counts > 0).any(0)}
+        server["known"] = {bias: server["known"][bias] | (counts > 0).any(0)}
         return server
 
     def personal(self, down: Record, mine: Record) -> Tree:

@@ -15,17 +15,16 @@ Where PFLEGO's listing and code disagree: the listing multiplies by I/r, the cod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, Tree, Ups, cross_entropy, hyper
-from idiolect.methods.pflego import PFLEGO, features, head_loss
+from idiolect.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
+from idiolect.methods import holdout
+from idiolect.methods.pflego import PFLEGO, head_loss
 
 if TYPE_CHECKING:
     from idiolect.local import Local, Rows
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 
 def weighted_head_loss(net: Net, params: Tree, h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     return weight * head_loss(net, params, h, y)
-
-
-def weighted_loss(net: Net, params: Tree, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    return weight * cross_entropy(net, params, x, y)
 
 
 @dataclass(frozen=True)
@@ -66,9 +61,7 @@ class FedRecon(PFLEGO):
         mine = super().client_init(start, local)
         return mine | {"start": mine["head"]} if self.heads == "reset" else mine
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"theta": server["theta"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -76,10 +69,10 @@ class FedRecon(PFLEGO):
         head, odd = self._reconstruct(rest, self._begin(mine), local)
         how: dict[str, Any] = {"train": list(theta), "extra": (odd,)}
         if self.update_steps == 1:
-            gradient, _, after = local.grad(weighted_loss, rest | head, training=True, **how)
+            gradient, _, after = local.grad(holdout.weighted, rest | head, training=True, **how)
         else:
             how |= {"batch_size": "full", "epochs": self.update_steps, "lr": self.update_lr}
-            after = local.sgd(weighted_loss, rest | head, purpose="theta", **how)
+            after = local.sgd(holdout.weighted, rest | head, purpose="theta", **how)
             gradient = tree.scale(tree.sub(theta, after), 1 / self.update_lr)
         kept = {"head": head, "stats": tree.pick(after, local.net.stats)}
         return {"gradient": gradient}, mine | kept
@@ -91,10 +84,10 @@ class FedRecon(PFLEGO):
     def _reconstruct(self, rest: Tree, head: Tree, local: Local) -> tuple[Tree, Rows]:
         """tau steps on the head at fixed features; and the weights of the samples for theta."""
         phi = local.forward(features, rest)
-        even, odd = _halves(local.sizes, self.split)
+        even, odd = holdout.halves(local) if self.split else [holdout.everything(local)] * 2
         how: dict[str, Any] = {"batch_size": "full", "epochs": self.tau, "lr": self.beta}
-        how |= {"train": local.net.head, "x": phi, "extra": (replace(phi, values=even),)}
-        return local.sgd(weighted_head_loss, head, **how), replace(phi, values=odd)
+        how |= {"train": local.net.head, "x": phi, "extra": (even,)}
+        return local.sgd(weighted_head_loss, head, **how), odd
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
         if not self.scale:
@@ -113,17 +106,3 @@ class FedRecon(PFLEGO):
 
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:
         return down["theta"] | mine["head"] | mine["stats"]
-
-
-def _halves(sizes: Tensor, split: bool) -> tuple[Tensor, Tensor]:
-    """Weights of every client's samples with mean 1: of the even ones, and of the odd ones. A
-    client's only sample is in both halves; without `split` every sample is."""
-    n = sizes.long()
-    each = sizes.repeat_interleave(n)
-    ones = torch.ones_like(each)
-    if not split:
-        return ones, ones
-    at = torch.arange(len(each), device=n.device) - (n.cumsum(0) - n).repeat_interleave(n)
-    even = at % 2 == 0
-    odd = torch.where(each > 1, ~even * each / (each // 2), 1.0)
-    return even * each / ((each + 1) // 2), odd

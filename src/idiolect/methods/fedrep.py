@@ -43,13 +43,10 @@ class FedRep(FedPer):
             raise UserError("method.head_epochs must not be negative")
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        own = local.net.part(self.personal_layers)
-        head = [n for n in local.net.weights if n in own]
-        body = [n for n in local.net.weights if n not in own]
-        model = down["base"] | mine["own"]
+        base, own = down["base"], mine["own"]
+        model = base | own
         if self.head_epochs:
             epochs = self.head_epochs
-            model = self.train(local, model, train=head, epochs=epochs, steps=0, purpose="head")
-        if body:  # a linear model is all head
-            model = self.train(local, model, train=body)
-        return {"base": tree.drop(model, own)}, {"own": tree.pick(model, own)}
+            model = self.train(local, model, train=own, epochs=epochs, steps=0, purpose="head")
+        model = self.train(local, model, train=base)
+        return {"base": tree.pick(model, base)}, {"own": tree.pick(model, own)}

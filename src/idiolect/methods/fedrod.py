@@ -12,14 +12,12 @@ is one head with added weights, so a personal model is a plain module.
 too.
 
 A class the client lacks has count 0 and log 0; it counts `FLOOR` samples here: as good as none, and
-finite. There is no public code; the hypernetwork's width and its start are choices made here.
+finite. There is no public code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -28,8 +26,9 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Loss, Record, Server, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Loss, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.hypernetwork import generate, hypernetwork, unprefixed
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -49,26 +48,11 @@ def two_losses(net: Net, params: Tree, own: Tree, x: Tensor, y: Tensor, prior: T
 
 
 def linear_loss(net: Net, params: Tree, x: Tensor, y: Tensor, prior: Tensor) -> Tensor:
-    return two_losses(net, params, unprefixed(params), x, y, prior)
+    return two_losses(net, params, unprefixed(params, OWN), x, y, prior)
 
 
 def hyper_loss(net: Net, params: Tree, x: Tensor, y: Tensor, prior: Tensor, a: Tensor) -> Tensor:
-    return two_losses(net, params, generate(params, a), x, y, prior)
-
-
-def unprefixed(params: Tree, prefix: str = OWN) -> Tree:
-    return {n.removeprefix(prefix): x for n, x in params.items() if n.startswith(prefix)}
-
-
-def generate(nu: Tree, a: Tensor) -> Tree:
-    """The hypernetwork's head for the class distribution `a` of one client, or of K."""
-    hidden = F.relu((nu[OWN + "in.weight"] @ a[..., None])[..., 0] + nu[OWN + "in.bias"])
-    weights, biases = unprefixed(nu, OWN + "out.weight."), unprefixed(nu, OWN + "out.bias.")
-    head = {}
-    for name, bias in biases.items():
-        column = hidden.reshape(*a.shape[:-1], *[1] * (bias.ndim - a.ndim), -1, 1)
-        head[name] = (weights[name] @ column)[..., 0] + bias
-    return head
+    return two_losses(net, params, generate(unprefixed(params, OWN), a), x, y, prior)
 
 
 @dataclass(frozen=True)
@@ -95,42 +79,31 @@ class FedRoD(FedAvg):
 
     def server_init(self, net: Net, start: Tree) -> Record:
         net.linear_head()
-        head = tree.pick(start, net.head)
         if self.head == "linear":
             return {"model": start}
-        like = head[net.head[0]]
-        classes = len(like)
-        seeded = torch.Generator().manual_seed(0)
-        w = (2 * torch.rand(self.hidden, classes, generator=seeded) - 1) * sqrt(6 / classes)
-        nu = {OWN + "in.weight": w.to(like), OWN + "in.bias": like.new_zeros(self.hidden)}
-        for name, x in head.items():  # generates zeros at the start
-            nu[f"{OWN}out.weight.{name}"] = x.new_zeros(*x.shape, self.hidden)
-            nu[f"{OWN}out.bias.{name}"] = torch.zeros_like(x)
-        return {"model": start, "hyper": nu}
+        nu = hypernetwork(tree.pick(start, net.head), self.hidden)
+        return {"model": start, "hyper": {OWN + n: x for n, x in nu.items()}}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         if self.head == "hyper":
             return {"distribution": local.counts / local.sizes[:, None]}
         return {"head": {OWN + n: torch.zeros_like(start[n]) for n in local.net.head}}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={part: server[part] for part in ("model", "hyper") if part in server})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         prior = local.counts.to(local.dtype).clamp_min(FLOOR).log()
         if self.loss == "cross_entropy":
             prior = torch.zeros_like(prior)
-        if self.head == "hyper":
-            own, extra = down["hyper"], [prior, mine["distribution"]]
-        else:
-            own, extra = mine["head"], [prior]
-        loss: Loss = hyper_loss if self.head == "hyper" else linear_loss
-        moving = [*local.net.weights, *own]
-        both = self.train(local, down["model"] | own, loss, extra=extra, train=moving)
+        generated = self.head == "hyper"
+        own: Tree = down["hyper"] if generated else mine["head"]
+        loss: Loss = hyper_loss if generated else linear_loss
+        extra = (prior, mine["distribution"]) if generated else (prior,)
+        start = down["model"] | own
+        both = self.train(local, start, loss, extra=extra, train=start)
         up, own = {"model": tree.pick(both, local.net.names)}, tree.pick(both, own)
-        return (up | {"hyper": own}, mine) if self.head == "hyper" else (up, {"head": own})
+        return (up | {"hyper": own}, mine) if generated else (up, {"head": own})
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
         if "hyper" in ups:
@@ -140,9 +113,9 @@ class FedRoD(FedAvg):
     def personal(self, down: Record, mine: Record) -> Tree:
         model = down["model"]
         if self.head == "hyper":
-            own = generate(down["hyper"], mine["distribution"])
+            own = generate(unprefixed(down["hyper"], OWN), mine["distribution"])
         else:
-            own = unprefixed(mine["head"])
+            own = unprefixed(mine["head"], OWN)
         return model | {n: model[n] + x for n, x in own.items()}
 
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:

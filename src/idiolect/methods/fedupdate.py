@@ -13,8 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-
 from idiolect.errors import UserError
 from idiolect.method import Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
@@ -53,5 +51,5 @@ class FedUpdate(FedAvg):
         next round starts."""
         if local.round == 0 or not self.update_steps:  # nothing has been averaged yet
             return params
-        seen = torch.full((len(local.ids),), (local.round - 1) * self.update_steps)
+        seen = (local.round - 1) * self.update_steps
         return self.train(local, params, steps=self.update_steps, start=seen, purpose="update")

@@ -19,7 +19,6 @@ out. BatchNorm statistics stay on the client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,9 +27,9 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups, hyper
 from idiolect.methods import holdout
-from idiolect.methods.fedfomo import blend
+from idiolect.methods.adam import adam
 
 if TYPE_CHECKING:
     from idiolect.local import Local, Rows
@@ -56,8 +55,7 @@ class L2C(SgdMethod):
     def __post_init__(self) -> None:
         if self.alpha_lr < 0 or self.alpha_steps < 0 or self.alpha_decay < 0:
             raise UserError("method.alpha_lr, alpha_steps and alpha_decay must not be negative")
-        if not 0 <= self.val_share < 1:
-            raise UserError(f"method.val_share must be at least 0 and below 1: {self.val_share}")
+        holdout.check(self.val_share)
 
     def server_init(self, net: Net, start: Tree) -> Record:
         return {"start": tree.pick(start, net.weights)}
@@ -69,24 +67,20 @@ class L2C(SgdMethod):
     def _known(self, server: Server) -> None:
         """State that needs the number of clients."""
         if "alpha" not in server:
-            n = len(server.sizes)
-            still = tree.zeros_like(server["start"])
-            server["updates"] = tree.clone(tree.expand(still, n))
-            server["present"] = torch.zeros(n, dtype=torch.bool)
-            server["alpha"] = self.alpha_self * torch.eye(n, dtype=torch.float64)
+            still = tree.expand(tree.zeros_like(server["start"]), len(server.sizes))
+            server["updates"] = tree.clone(still)
+            ones = tree.any_leaf(still).new_ones(len(server.sizes), dtype=torch.float64)
+            server["present"] = ones < 1
+            server["alpha"] = self.alpha_self * torch.diag(ones)
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         self._known(server)
-        ids = torch.tensor(list(server.sizes))
-        own = torch.tensor(list(who))[:, None] == ids  # nowhere for a client that never took part
-        alpha = own.double() @ server["alpha"].cpu()
-        like = next(iter(server["updates"].values())).dtype
-        return Down(
-            shared={"updates": server["updates"], "present": server["present"]},
-            each={"alpha": alpha.to(like), "own": own},
-        )
+        ids = tree.beside(list(server.sizes), server["alpha"])
+        own = tree.beside(who, ids)[:, None] == ids  # nowhere for a client that never took part
+        alpha = own.double() @ server["alpha"]
+        shared = {"updates": server["updates"], "present": server["present"]}
+        like = tree.any_leaf(server["updates"])
+        return Down(shared, each={"alpha": alpha.to(like.dtype), "own": own})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         judged, trained_on = holdout.split(local, self.val_share, "l2c")
@@ -110,46 +104,32 @@ class L2C(SgdMethod):
         """`theta_i + sum_j w_ij Delta_j`; an update of its own the server no longer has counts."""
         w = self.mixing(alpha, down)
         missing = (w * (down["own"] & ~down["present"])).sum(1)
-        step = tree.add(blend(w, down["updates"]), tree.scale(mine["update"], missing))
+        step = tree.add(tree.blend(w, down["updates"]), tree.scale(mine["update"], missing))
         return mine["base"] | tree.add(step, mine["base"])
 
     def _learn(self, local: Local, down: Record, mine: Record, judged: Rows) -> Tensor:
-        alpha = down["alpha"]
-        m, v = torch.zeros_like(alpha), torch.zeros_like(alpha)
+        alpha: Tensor = down["alpha"]
+        m = v = {"alpha": torch.zeros_like(alpha)}
         for t in range(1, self.alpha_steps + 1):
             w = self.mixing(alpha, down)
             theta = self.mixture(alpha, down, mine)
             gradient, _, _ = local.grad(holdout.weighted, theta, extra=(judged,))
-            along = products(gradient, down["updates"])
             own = (down["own"] & ~down["present"]) * tree.dot(gradient, mine["update"])[:, None]
-            along = along + own
+            along = tree.products(gradient, down["updates"]) + own
             g = w * (along - (w * along).sum(1, keepdim=True)) + self.alpha_decay * alpha
-            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-            alpha = alpha - self.alpha_lr * (m / (1 - 0.9**t)) / (
-                (v / (1 - 0.999**t)).sqrt() + 1e-8
-            )
+            direction, m, v = adam({"alpha": g}, m, v, t)
+            alpha = alpha - self.alpha_lr * direction["alpha"]
         return alpha
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        ids = list(server.sizes)
-        at = torch.tensor([ids.index(i) for i in ups.ids])
-        alpha = server["alpha"].cpu().clone()
-        alpha[at] = ups["alpha"].cpu().double()
-        server["alpha"] = alpha
-        server["present"] = torch.zeros(len(ids), dtype=torch.bool).index_fill(0, at, True)
-        rows = {n: torch.zeros_like(v) for n, v in server["updates"].items()}
-        server["updates"] = {
-            n: v.index_copy(0, at.to(v.device), ups["update"][n].to(v.device))
-            for n, v in rows.items()
-        }
-        server.log(alpha=alpha)
+        position = server.position
+        at = tree.beside([position[i] for i in ups.ids], ups.sizes)
+        server["alpha"] = server["alpha"].index_copy(0, at, ups["alpha"].double())
+        server["present"] = torch.zeros_like(server["present"]).index_fill(0, at, True)
+        still = tree.zeros_like(server["updates"])
+        server["updates"] = {n: x.index_copy(0, at, ups["update"][n]) for n, x in still.items()}
+        server.log(alpha=server["alpha"])
         return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["base"] | tree.add(mine["update"], mine["base"])
-
-
-def products(a: Tree, stack: Tree) -> Tensor:
-    """`<a_k, stack_kn>` for every client k and member n `[K, N]`."""
-    each = [torch.einsum("kd,knd->kn", a[n].flatten(1), stack[n].flatten(2)) for n in a]
-    return torch.stack(each).sum(0)

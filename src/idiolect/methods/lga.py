@@ -14,14 +14,13 @@ Where paper and code disagree: the code weighs by the raw cosine per tensor (`we
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
 from idiolect import tree
-from idiolect.method import Down, Record, Server, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg_async import FedAvgAsync
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ class LGA(FedAvgAsync):
         stats = tree.pick(start, local.net.stats)
         return super().client_init(start, local) | {"w0": weights, "wk": weights, "stats": stats}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         down = super().download(server, who)
         if since is None:
             return down

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from idiolect.method import Down, Record, Server, SgdMethod, Tree, Ups
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -28,9 +27,7 @@ class LocalOnly(SgdMethod):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down()
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:

@@ -54,11 +54,6 @@ def gradient(net: Net, w: Tree, stats: Tree, batch: Batch) -> Tree:
     return torch.func.grad(value)(w)
 
 
-def dot(a: Tree, b: Tree) -> Tensor:
-    """Inner product of one client's trees."""
-    return torch.stack([(a[n] * b[n]).sum() for n in a]).sum()
-
-
 @cache
 def meta(form: str) -> Callable[..., Tensor]:
     """The loss whose gradient is the step of Algorithm 1."""
@@ -74,12 +69,12 @@ def meta(form: str) -> Callable[..., Tensor]:
             return value
         u = gradient(net, {n: v.detach() for n, v in ahead.items()}, stats, second)
         if form == "exact":
-            bent = torch.func.grad(lambda w: dot(gradient(net, w, stats, third[0]), u))(w)
+            bent = torch.func.grad(lambda w: tree.inner(gradient(net, w, stats, third[0]), u))(w)
         else:
             up = gradient(net, {n: w[n] + delta * u[n] for n in w}, stats, third[0])
             down = gradient(net, {n: w[n] - delta * u[n] for n in w}, stats, third[0])
             bent = {n: (up[n] - down[n]) / (2 * delta) for n in w}
-        return value - alpha * dot({n: params[n] - w[n] for n in w}, bent)
+        return value - alpha * tree.inner({n: params[n] - w[n] for n in w}, bent)
 
     return loss
 
@@ -122,11 +117,6 @@ class PerFedAvg(FedAvg):
     def adapt(self, params: Tree, local: Local) -> Tree:
         if not self.adapt_steps:
             return params
-        how: dict[str, Any] = {
-            "lr": self.alpha,
-            "steps": self.adapt_steps,
-            "momentum": 0.0,
-            "weight_decay": 0.0,
-        }
-        seen = torch.full((len(local.ids),), local.round * self.adapt_steps)
-        return self.train(local, params, start=seen, purpose="adapt", **how)
+        how: dict[str, Any] = {"lr": self.alpha, "momentum": 0.0, "weight_decay": 0.0}
+        how |= {"steps": self.adapt_steps, "start": local.round * self.adapt_steps}
+        return self.train(local, params, purpose="adapt", **how)

@@ -43,5 +43,5 @@ class PerFedAvgAsync(FedAvgAsync):
         sizes = ups.sizes.new_tensor(list(server.sizes.values()))
         share = sizes / sizes.sum() if self.weighting == "samples" else sizes * 0 + 1 / len(sizes)
         everyone = server["latest"][list(server.sizes)]
-        server["model"] = tree.mix(share, tree.each(lambda x: x.to(sizes.device), everyone))
+        server["model"] = tree.mix(share, everyone)
         return server

@@ -14,7 +14,6 @@ clients, the code over the sampled ones and keeps I/r: `alpha` 'all' (default) o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,18 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.errors import UserError
-from idiolect.method import Down, Method, Record, Server, Tree, Ups, cross_entropy, hyper
+from idiolect.method import Down, Ids, Method, Server, Ups, cross_entropy, features, hyper
+from idiolect.methods.adam import adam
+from idiolect.tree import Record, Tree
 
 if TYPE_CHECKING:
     from idiolect.local import Local
     from idiolect.net import Net
 
 NEVER = -1e9  # bias of classes a client does not have
-
-
-def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
-    return net.features(params, x)
 
 
 def head_loss(net: Net, params: Tree, h: Tensor, y: Tensor) -> Tensor:
@@ -67,38 +63,34 @@ class PFLEGO(Method):
     def server_init(self, net: Net, start: Tree) -> Record:
         theta = tree.drop(tree.pick(start, net.weights), net.head)
         zero = tree.zeros_like(theta)
-        adam = {"m": zero, "v": tree.clone(zero)} if self.server == "adam" else {}
-        return {"theta": theta, "updates": torch.zeros(()), **adam}
+        moments = {"m": zero, "v": tree.clone(zero)} if self.server == "adam" else {}
+        count = tree.any_leaf(start).new_zeros((), dtype=torch.float32)
+        return {"theta": theta, "updates": count, **moments}
 
     def client_init(self, start: Tree, local: Local) -> Record:
+        local.net.biased_head()
         absent = local.counts == 0  # [K, classes]
-        if local.net.linear_head()[1] is None:
-            raise UserError(
-                "pflego needs a head with a bias; build the model's head with bias=True"
-            )
         head = {}
         for n in local.net.head:
             own = start[n]
             if self.head_init == "uniform":
                 own = local.uniform(own.shape[1:], f"head/{n}")
             fill = NEVER if n.endswith("bias") else 0.0
-            shape = (*absent.shape, *([1] * (own.ndim - 2)))
-            head[n] = torch.where(absent.view(shape), torch.full_like(own, fill), own)
+            where = absent.view(*absent.shape, *[1] * (own.ndim - 2))
+            head[n] = own.masked_fill(where, fill)
         return {"head": head, "stats": tree.pick(start, local.net.stats)}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
-        scale = torch.tensor(len(server.sizes) / len(who), dtype=torch.float64)  # I / r
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+        ratio = len(server.sizes) / len(who)  # I / r
+        scale = server["updates"].new_tensor(ratio, dtype=torch.float64)
         shared = {"theta": server["theta"], "scale": scale}
         exact = self.head_step == "exact"
         return Down(shared, each={"alpha": self._alpha(server, who)} if exact else {})
 
-    def _alpha(self, server: Server, who: Sequence[int]) -> Tensor:
-        sizes = server.sizes
-        own = torch.tensor([sizes.get(i, 0) for i in who], dtype=torch.float64)  # unseen: 0
-        total = own.sum().clamp_min(1) if self.alpha == "sampled" else sum(sizes.values())
-        return own / total
+    def _alpha(self, server: Server, who: Ids) -> Tensor:
+        sizes = [server.sizes.get(i, 0) for i in who]  # unseen: 0
+        total = sum(sizes) if self.alpha == "sampled" else sum(server.sizes.values())
+        return server["updates"].new_tensor(sizes, dtype=torch.float64) / max(1, total)
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         head, rest = mine["head"], down["theta"] | mine["stats"]
@@ -120,12 +112,8 @@ class PFLEGO(Method):
         g = tree.scale(tree.mix(self._alpha(server, ups.ids), ups["gradient"]), scale)  # Eq. 7
         server["updates"] = server["updates"] + 1
         if self.server == "adam":
-            m = server["m"] = tree.lerp(g, server["m"], 0.9)
-            v = server["v"] = tree.lerp(tree.mul(g, g), server["v"], 0.999)
             t = float(server["updates"])
-            g = tree.apply(
-                lambda m, v: m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8), m, v
-            )
+            g, server["m"], server["v"] = adam(g, server["m"], server["v"], t)
         server["theta"] = tree.add(server["theta"], tree.scale(g, -self.rho))
         return server
 

@@ -32,7 +32,7 @@ class PLGA(LGA):
 
     def client_init(self, start: Tree, local: Local) -> Record:
         mine = super().client_init(start, local)
-        return mine | {"wp": mine["w0"], "on_time": torch.zeros(len(local.ids), dtype=torch.bool)}
+        return mine | {"wp": mine["w0"], "on_time": torch.zeros_like(local.sizes, dtype=torch.bool)}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         moved = tree.sub(down["model"], mine["w0"])

@@ -16,7 +16,6 @@ cover the weights; BatchNorm statistics are averaged as in FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.method import Down, Record, Server, Tree, Ups, cross_entropy, hyper
+from idiolect.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 
 def corrected(net: Net, params: Tree, x: Tensor, y: Tensor, correction: Tree) -> Tensor:
     """Cross-entropy plus a linear term whose gradient is the correction c - c_i."""
-    tilt = torch.stack([(params[n] * correction[n]).sum() for n in correction]).sum()
-    return cross_entropy(net, params, x, y) + tilt
+    return cross_entropy(net, params, x, y) + tree.inner(correction, params)
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,7 @@ class Scaffold(FedAvg):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"control": tree.zeros_like(tree.pick(start, local.net.weights))}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"model": server["model"], "control": server["control"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:

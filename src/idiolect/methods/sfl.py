@@ -17,7 +17,6 @@ What a client predicts with is `u_i`. BatchNorm statistics stay on the client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -26,17 +25,8 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import (
-    Down,
-    Record,
-    Server,
-    SgdMethod,
-    Table,
-    Tree,
-    Ups,
-    cross_entropy,
-    hyper,
-)
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Ups, cross_entropy, hyper
+from idiolect.tree import Table, Tree
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -51,8 +41,8 @@ def tethered(
     """`F_i(v) + lambda (|v - u_i| + |v - w|)`."""
 
     def distance(to: Tree) -> Tensor:
-        square = torch.stack([(params[n] - to[n]).square().sum() for n in net.weights]).sum()
-        return (square + EPS**2).sqrt()
+        gap = {n: params[n] - to[n] for n in net.weights}
+        return (tree.inner(gap, gap) + EPS**2).sqrt()
 
     return cross_entropy(net, params, x, y) + lam * (distance(node) + distance(world))
 
@@ -90,9 +80,7 @@ class SFL(SgdMethod):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"stats": tree.pick(start, local.net.stats)}
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"world": server["world"]}, each={"node": server["nodes"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -105,7 +93,7 @@ class SFL(SgdMethod):
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
         adjacency = self.adjacency(ups, server["world"])
-        eye = torch.eye(len(ups), dtype=adjacency.dtype, device=adjacency.device)
+        eye = torch.diag(torch.ones_like(ups.sizes))
         spread = torch.linalg.matrix_power(adjacency, self.layers)
         weight = self.server_alpha * spread + (1 - self.server_alpha) * eye
         nodes = tree.mix(weight, ups["model"])
@@ -116,7 +104,7 @@ class SFL(SgdMethod):
 
     def adjacency(self, ups: Ups, world: Tree) -> Tensor:
         """Rows sum to one; every client is linked to itself."""
-        eye = torch.eye(len(ups), dtype=ups.sizes.dtype, device=ups.sizes.device)
+        eye = torch.diag(torch.ones_like(ups.sizes))
         if self.graph == "identity":
             return eye
         links = torch.ones_like(eye)

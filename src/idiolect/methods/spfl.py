@@ -1,9 +1,8 @@
-"""SPFL and SPFL-w: synchronous personalized FL with stage-wise normalized gradient similarity.
+"""SPFL: synchronous personalized FL with stage-wise normalized gradient similarity.
 
 The server keeps one model per client. Every Gamma rounds it averages them, lets all clients train
 from the mean only to measure how similar their updates are (SNGS), and from then on moves each
-client's model along the similarity-weighted sum of everybody's updates (SPFL), or replaces it by
-the similarity-weighted mean of the trained models (SPFL-w).
+client's model along the similarity-weighted sum of everybody's updates. `spfl_w` mixes the models.
 
 Where paper and code disagree: the paper's step alpha * n_j/n * softmax cannot learn in 100 rounds;
 the code moves by the softmax weights alone (default); `weights` has the others. The code's SPFL
@@ -14,7 +13,6 @@ The refresh sends the mean once: both trainings of that round start from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -22,8 +20,8 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.errors import UserError
-from idiolect.method import Down, Record, Server, SgdMethod, Table, Tree, Ups, hyper
+from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
+from idiolect.methods import sngs
 
 if TYPE_CHECKING:
     from idiolect.local import Local
@@ -66,7 +64,7 @@ class SPFL(SgdMethod):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"stats": tree.pick(start, local.net.stats)}
 
-    def prepare(self, server: Server, who: Sequence[int]) -> Server:
+    def prepare(self, server: Server, who: Ids) -> Server:
         if server.round % self.gamma == 0 and self.refresh_average:
             everyone = list(server.sizes)
             models = server["models"][everyone]
@@ -74,9 +72,7 @@ class SPFL(SgdMethod):
             server["models"][everyone] = tree.expand(mean, len(everyone))
         return server
 
-    def download(
-        self, server: Server, who: Sequence[int], since: Sequence[int] | None = None
-    ) -> Down:
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(each={"model": server["models"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -93,14 +89,13 @@ class SPFL(SgdMethod):
     def aggregate(self, server: Server, ups: Ups) -> Server:
         if "probe" in ups:
             self._measure(server, ups)
-        before = tree.each(lambda x: x.to(ups.sizes.device), server["models"][ups.ids])
+        before: Tree = server["models"][ups.ids]
         after: Tree = {}
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
             c = self._mixing(server, ups, s, last=names == stages[-1])
             server.log(**{f"mixing_{s}": c})
-            update, w = tree.pick(ups["update"], names), tree.pick(before, names)
-            after |= self._move(c, w, update)
+            after |= self._move(c, tree.pick(before, names), tree.pick(ups["update"], names))
         server["models"][ups.ids] = {n: after[n] for n in before}
         return server
 
@@ -111,41 +106,21 @@ class SPFL(SgdMethod):
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
             probe = tree.pick(ups["probe"], names)
-            layers = self.similarity == "layers" and self.stages == 2 and names != stages[-1]
-            self._know(server, ups, s, self._by_layers(probe) if layers else tree.cosines(probe))
-
-    def _know(self, server: Server, ups: Ups, s: int, measured: Tensor, new: float = 1.0) -> None:
-        """Keep what was measured of every pair that took part; `new` < 1 is a moving average."""
-        n, at = max(server.sizes) + 1, torch.tensor(ups.ids)
-        unknown = torch.eye(n) if new == 1 else torch.zeros(n, n)
-        known = server["cosine"].get(str(s), unknown.to(measured.dtype)).cpu().clone()
-        known[at[:, None], at] = (1 - new) * known[at[:, None], at] + new * measured.cpu()
-        server["cosine"][str(s)] = known
-        server.log(**{f"similarity_{s}": known[at[:, None], at]})
-
-    def _by_layers(self, update: Tree) -> Tensor:
-        """Weighted mean of the layers' cosines; biases are not measured."""
-        layers = [n for n in update if n.endswith("weight")]
-        shares = [float(w) for w in self.layer_weights.split(",")]
-        if len(shares) != len(layers):
-            raise UserError(
-                f"method.layer_weights has {len(shares)} values but the body has {len(layers)} "
-                f"layers ({', '.join(layers)}); give one weight per layer"
-            )
-        each = [w * tree.cosines({n: update[n]}) for w, n in zip(shares, layers, strict=True)]
-        return torch.stack(each).sum(0)
+            measured = tree.cosines(probe)
+            if self.similarity == "layers" and self.stages == 2 and names != stages[-1]:
+                shares = [float(w) for w in self.layer_weights.split(",")]
+                measured = sngs.by_layers(sngs.layers_of(probe), shares)
+            sngs.learn(server, ups, s, measured)
 
     def _mixing(self, server: Server, ups: Ups, stage: int, last: bool) -> Tensor:
         """Row i: how much client i takes of each arrival (c_ij)."""
-        k = len(ups)
-        eye = torch.eye(k, dtype=ups.sizes.dtype, device=ups.sizes.device)
+        eye = torch.diag(torch.ones_like(ups.sizes))
         if self.similarity == "identity" or (last and self.head == "own"):
             return eye
         if self.similarity == "uniform":
-            return torch.full_like(eye, 1 / k)
-        at = torch.tensor(ups.ids)
-        cosine = server["cosine"][str(stage)].cpu()[at[:, None], at].to(eye)
-        soft = torch.softmax(cosine / (self.head_temperature if last else self.temperature), 1)
+            return torch.full_like(eye, 1 / len(ups))
+        temperature = self.head_temperature if last else self.temperature
+        soft = torch.softmax(sngs.among(server, ups, stage) / temperature, 1)
         if self.weights == "softmax":
             return soft
         weighted = ups.share * soft
@@ -158,33 +133,3 @@ class SPFL(SgdMethod):
 
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:
         return tree.sub(down["model"], up["update"]) | mine["stats"]
-
-
-@dataclass(frozen=True)
-class SPFLW(SPFL):
-    """SPFL-w: mixes the trained models instead of the updates. `variant='code'` is the published
-    program's: one matrix from four layer weights, its moving average from 0 over the refreshes,
-    uniform head."""
-
-    variant: Literal["paper", "code"] = hyper("paper", "row-stochastic St on all stages, or code's")
-
-    name: ClassVar[str] = "spfl_w"
-
-    def _move(self, c: Tensor, w: Tree, update: Tree) -> Tree:
-        return tree.mix(c, tree.sub(w, update))
-
-    def _measure(self, server: Server, ups: Ups) -> None:
-        if self.variant == "paper":
-            super()._measure(server, ups)
-            return
-        layers = [n for n in ups["probe"] if n.endswith("weight")]
-        rest = 0.6 / max(1, len(layers) - 1)  # 0.4, 0.2, 0.2, 0.2 for the paper's four layers
-        each = [
-            (rest if k else 0.4) * tree.cosines({n: ups["probe"][n]}) for k, n in enumerate(layers)
-        ]
-        self._know(server, ups, 0, torch.stack(each).sum(0), new=0.4)
-
-    def _mixing(self, server: Server, ups: Ups, stage: int, last: bool) -> Tensor:
-        if self.variant == "code" and last:
-            return ups.sizes.new_full((len(ups), len(ups)), 1 / len(ups))
-        return super()._mixing(server, ups, 0 if self.variant == "code" else stage, last)

@@ -1,0 +1,47 @@
+"""SPFL-w: SPFL that mixes the trained models instead of the updates.
+
+    w_i <- sum_j St_ij w_j',   w_j' what client j trained
+
+Where paper and code disagree: the paper divides by the number of clients once more, which would
+shrink the weights every round; neither default nor code does. `variant='code'` is the published
+program's: one matrix from four layer weights, its moving average from 0 over the refreshes, uniform
+head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from idiolect import tree
+from idiolect.method import Server, Tree, Ups, hyper
+from idiolect.methods import sngs
+from idiolect.methods.spfl import SPFL
+
+
+@dataclass(frozen=True)
+class SPFLW(SPFL):
+    """One model per client, replaced by the mean of similar clients' models."""
+
+    variant: Literal["paper", "code"] = hyper("paper", "row-stochastic St on all stages, or code's")
+
+    name: ClassVar[str] = "spfl_w"
+
+    def _move(self, c: Tensor, w: Tree, update: Tree) -> Tree:
+        return tree.mix(c, tree.sub(w, update))
+
+    def _measure(self, server: Server, ups: Ups) -> None:
+        if self.variant == "paper":
+            super()._measure(server, ups)
+            return
+        layers = sngs.layers_of(ups["probe"])
+        rest = len(layers) - 1  # 0.4, 0.2, 0.2, 0.2 for the paper's four layers
+        measured = sngs.by_layers(layers, [0.4] + [0.6 / max(1, rest)] * rest)
+        sngs.learn(server, ups, 0, measured, new=0.4)
+
+    def _mixing(self, server: Server, ups: Ups, stage: int, last: bool) -> Tensor:
+        if self.variant == "code" and last:
+            return ups.sizes.new_full((len(ups), len(ups)), 1 / len(ups))
+        return super()._mixing(server, ups, 0 if self.variant == "code" else stage, last)
