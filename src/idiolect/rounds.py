@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,8 @@ from idiolect.federation import Federation
 from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.schedule import Clock, Participation, Stragglers, Turn
-from idiolect.tree import Record, Table, Tree
+from idiolect.table import Keep, Table
+from idiolect.tree import Record, Tree
 
 EVALUATED_TOGETHER = 256  # clients whose models are on the device at once while testing
 
@@ -75,6 +76,7 @@ class Simulation:
         init: Mapping[str, Tensor] | None = None,
         clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
         eval_every: int = 1,
+        keep: Keep = "auto",
     ):
         if rounds < 1:
             raise UserError(f"rounds must be at least 1, not {rounds}")
@@ -99,6 +101,9 @@ class Simulation:
         state = method.server_init(self.engine.net, dict(self.start_tree))
         self.server = Server(state, net=self.engine.net, sizes=sizes)
         self.mine = Table(self._client_init)
+        for table in (self.mine, *state.values()):
+            if isinstance(table, Table):
+                table.settle(self.device, keep, federation.n_clients)
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
         self.round = 0
         self._metrics = _blank_metrics(federation.n_clients)
@@ -179,7 +184,7 @@ class Simulation:
         if work.turn.start:
             self.server = self.method.prepare(self.server, work.turn.start)
             work.down = self._download(work.turn.start)
-            work.mine = self.engine.to_device(self.mine[work.turn.start])
+            work.mine = self.mine[work.turn.start]
         return work
 
     def finish(self, work: Work, fitted: Fitted | None) -> Round:
@@ -249,7 +254,7 @@ class Simulation:
         if type(self.method).rejoin is not Method.rejoin:
             down = self._download(ids, list(late.values()))
             result.bytes_down += down.nbytes(len(ids))
-            mine = self.engine.to_device(self.mine[ids])
+            mine = self.mine[ids]
             seen = down.stacked(len(ids))
             done = [
                 self.method.rejoin(d, m, u, local)
@@ -278,7 +283,7 @@ class Simulation:
         return time.perf_counter() - began
 
     def _personal(self, ids: list[int]) -> Tree:
-        mine = self.engine.to_device(self.mine[ids])
+        mine = self.mine[ids]
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
             return params
@@ -291,7 +296,7 @@ class Simulation:
 
     def _adapt_unseen(self, ids: list[int]) -> None:
         """Held-out clients train once on what the server would send them; nothing goes back."""
-        mine = self.engine.to_device(self.mine[ids])
+        mine = self.mine[ids]
         fitted = self.engine.fit(self.method, self._download(ids), mine, ids, self.round)
         self._test("after", fitted.trained, ids)
 
@@ -333,9 +338,9 @@ class Simulation:
         tables = {k: v for k, v in self.server.items() if isinstance(v, Table)}
         everything = {
             "server": {k: v for k, v in self.server.items() if k not in tables},
-            "tables": {k: _by_text(v.rows) for k, v in tables.items()},
-            "mine": _by_text(self.mine.rows),
-            "pending": _by_text({i: row for i, (_, row) in self.pending.items()}),
+            "tables": {k: _by_text(v.items()) for k, v in tables.items()},
+            "mine": _by_text(self.mine.items()),
+            "pending": _by_text((i, row) for i, (_, row) in self.pending.items()),
             "metrics": {k: torch.from_numpy(v) for k, v in self._metrics.items()},
         }
         host = {
@@ -349,16 +354,12 @@ class Simulation:
         state = tree.ordered(tree.nest(tensors), self.engine.net.names)
         self.server |= self.engine.to_device(state["server"])
         for key, rows in state["tables"].items():
-            self._refill(self.server[key], rows)
-        self._refill(self.mine, state["mine"])
+            self.server[key].refill(_by_id(rows))
+        self.mine.refill(_by_id(state["mine"]))
         since = meta["pending"]
         self.pending = {i: (since[str(i)], row) for i, row in _by_id(state["pending"]).items()}
         self._metrics = {k: state["metrics"][k].numpy().copy() for k in self._metrics}
         self.round = int(meta["round"])
-
-    def _refill(self, table: Table, rows: Record) -> None:
-        for i, row in _by_id(rows).items():
-            table[[i]] = self.engine.to_device(tree.pile([row]))
 
     def server_model(self) -> Tree | None:
         """What all clients share, under the plain module's names; None if they share no model."""
@@ -377,8 +378,8 @@ class Simulation:
         return full | {n: v.detach().cpu().contiguous().clone() for n, v in params.items()}
 
 
-def _by_text(rows: Mapping[int, Record]) -> Record:
-    return {str(i): row for i, row in rows.items()}
+def _by_text(rows: Iterable[tuple[int, Record]]) -> Record:
+    return {str(i): row for i, row in rows}
 
 
 def _by_id(rows: Record) -> dict[int, Record]:

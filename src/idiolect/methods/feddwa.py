@@ -89,8 +89,7 @@ class FedDWA(SgdMethod):
         )
 
     def aggregate(self, server: Server, ups: Ups) -> Server:
-        sent = server["models"][ups.ids]
-        guidance = ups["guidance"] if "guidance" in ups else _like(sent, ups["model"])
+        guidance = ups["guidance"] if "guidance" in ups else server["models"][ups.ids]
         distance = tree.square_distances(guidance, ups["model"])
         p = mixing_weights(distance, self.top_k)
         server["models"][ups.ids] = tree.mix(p, ups["model"])
@@ -114,7 +113,3 @@ def mixing_weights(distance: Tensor, top_k: int) -> Tensor:
         keep = torch.zeros_like(inverse).scatter_(1, best, 1.0)
         inverse = inverse * keep
     return inverse / inverse.sum(1, keepdim=True)
-
-
-def _like(model: Tree, other: Tree) -> Tree:
-    return {n: v.to(other[n].device) for n, v in model.items()}

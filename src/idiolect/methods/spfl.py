@@ -69,8 +69,8 @@ class SPFL(SgdMethod):
     def prepare(self, server: Server, who: Sequence[int]) -> Server:
         if server.round % self.gamma == 0 and self.refresh_average:
             everyone = list(server.sizes)
-            models = server["models"][everyone]
-            mean = tree.apply(lambda w: w.mean(0), models)
+            total = server["models"].mix(torch.ones(len(everyone)), everyone)
+            mean = tree.apply(lambda w: w / len(everyone), total)
             server["models"][everyone] = tree.expand(mean, len(everyone))
         return server
 
@@ -93,7 +93,7 @@ class SPFL(SgdMethod):
     def aggregate(self, server: Server, ups: Ups) -> Server:
         if "probe" in ups:
             self._measure(server, ups)
-        before = tree.each(lambda x: x.to(ups.sizes.device), server["models"][ups.ids])
+        before = server["models"][ups.ids]
         after: Tree = {}
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
