@@ -39,6 +39,10 @@ Engine = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32.")]
+Keep = Annotated[
+    str | None,
+    typer.Option(help="Clients' data and state: auto, device, host or disk. Default: auto."),
+]
 EvalEvery = Annotated[int | None, typer.Option(help="Evaluate every n rounds. Default: 1.")]
 Protocol = Annotated[
     str | None, typer.Option(help="Whose number: default, spfl, plga, feddwa, pflego or fedas.")

@@ -88,7 +88,7 @@ class Simulation:
         self.dtype = start.dtype(dtype)
         start.check_model(model, federation)
         start.check_batches(model, federation, getattr(method, "batch_size", None))
-        self.engine = start.engine(engine, federation, model, seed, self.device, self.dtype)
+        self.engine = start.engine(engine, federation, model, seed, self.device, self.dtype, keep)
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
         given = start.overlay(initial_tree(model, self.engine.net, self.dtype), init)
         self.start_tree = {n: v.to(self.device) for n, v in given.items()}

@@ -251,10 +251,9 @@ class Shelf:
     def _fetched(self, store: Tensor, at: Tensor) -> Tensor:
         if not self._away:
             return store.index_select(0, at)
-        # The allocator of pinned memory keeps the buffer until the copy is done.
-        buffer = torch.empty(len(at), *store.shape[1:], dtype=store.dtype, pin_memory=True)
-        torch.index_select(store, 0, at, out=buffer)
-        return buffer.to(self.device, non_blocking=True)
+        got = torch.empty(len(at), *store.shape[1:], dtype=store.dtype, device=self.device)
+        memory.gather(store, at, got)
+        return got
 
     def put(self, ids: list[int], leaves: Tree) -> None:
         """Write rows; there must be room for them."""

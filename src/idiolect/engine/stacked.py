@@ -224,7 +224,7 @@ class StackedEngine(Engine):
             batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
             k = len(batch)
             rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
-            rows = rows.to(self.device)
+            rows = self.data.here(rows)
             given, real = rows.clamp_min(0), rows >= 0
             inputs, y = self.data.inputs(given), self.data.y[given]
             logits = torch.vmap(self.net)({n: v[:k] for n, v in stack.items()}, inputs)
@@ -236,9 +236,8 @@ class StackedEngine(Engine):
 
     def _evaluate_shared(self, params: Tree, index: list[Tensor]) -> tuple[Tensor, Tensor]:
         """One model for all: the clients' samples in large common batches."""
-        everyone = torch.cat(index).to(self.device)
         hit, loss = [], []
-        for at in everyone.split(8 * EVAL_BATCH):
+        for at in self.data.pieces(torch.cat(index), 8 * EVAL_BATCH):
             logits, y = self.net(params, self.data.inputs(at)), self.data.y[at]
             hit.append(logits.argmax(1) == y)
             loss.append(nn.functional.cross_entropy(logits, y, reduction="none").double())
