@@ -119,6 +119,19 @@ def test_seeds_side_by_side(small_net: nn.Module) -> None:
     same(*ends)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["fedavg", "fedas", "feddwa", "spfl", "plga"])
+def test_on_a_gpu(name: str, small_net: nn.Module, monkeypatch: Any) -> None:
+    """Asynchronous copies and captured steps: the same numbers as with everything on the GPU."""
+    monkeypatch.setattr(graphs, "WORTH", 1)
+    ends = [
+        end(begin(name, small_net, keep=keep, device="cuda")) for keep in ("device", "host", "disk")
+    ]
+    for other in ends[1:]:
+        for leaf, value in ends[0].items():
+            torch.testing.assert_close(other[leaf], value, rtol=1e-9, atol=1e-10, equal_nan=True)
+
+
 def test_unknown_place(small_net: nn.Module) -> None:
     with pytest.raises(UserError, match="did you mean 'disk'"):
         begin("fedavg", small_net, keep="disc")

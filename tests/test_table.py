@@ -81,6 +81,21 @@ def test_rows_come_back_wherever_they_live(place: str) -> None:
     assert sorted(i for i, _ in table.items()) == [*range(40), 900]
 
 
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_writes_under_way_are_seen(place: str, monkeypatch: Any) -> None:
+    """As with a GPU, whose rows reach their slots after the write has returned."""
+    monkeypatch.setattr(tables.Shelf, "_away", True)
+    table = settled(rows_of, place)
+    table[[0, 1, 2]] = rows_of([0, 1, 2])
+    assert table._shelves[0]._late is not None
+    table[[1, 5]] = rows_of([11, 15])  # while the first is under way, and the table grows
+    assert table[[5, 2, 1, 0]]["m"]["n"].tolist() == [15, 2, 11, 0]
+    one = tree.each(lambda x: x.expand(4, *x.shape[1:]), rows_of([7]))
+    table[[0, 1, 2, 3]] = one  # the same row for all travels once
+    assert len(table._shelves[0]._late[2]["m/n"]) == 1  # type: ignore[index]
+    assert {i: int(row["m"]["n"]) for i, row in table.items()} == {0: 7, 1: 7, 2: 7, 3: 7, 5: 15}
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_moving_keeps_the_rows(place: str) -> None:
     table = Table(rows_of)

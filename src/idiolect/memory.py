@@ -21,11 +21,8 @@ def free(device: torch.device) -> int:
     if device.type != "cuda":
         return _free_ram()
     left, _ = torch.cuda.mem_get_info(device)
-    for segment in torch.cuda.memory_snapshot():  # kept by PyTorch and not in use
-        of_a_graph = segment.get("segment_pool_id", (0, 0)) != (0, 0)
-        if segment["device"] == _number(device) and not of_a_graph:
-            left += segment["total_size"] - segment["allocated_size"]
-    return left
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(left) + unused
 
 
 def gather(store: Tensor, at: Tensor, out: Tensor) -> None:
@@ -34,14 +31,15 @@ def gather(store: Tensor, at: Tensor, out: Tensor) -> None:
     if out.device.type != "cuda":
         torch.index_select(store, 0, at, out=out)
         return
-    # The allocator of pinned memory keeps the buffer until the copy is done.
-    buffer = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
-    torch.index_select(store, 0, at, out=buffer)
-    out.copy_(buffer, non_blocking=True)
+    between = buffer(out.shape, out.dtype)
+    torch.index_select(store, 0, at, out=between)
+    out.copy_(between, non_blocking=True)
 
 
-def _number(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index
+def buffer(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Host memory for copies to and from a GPU that do not wait: pinned, and not given to anybody
+    else by its allocator before they are done."""
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=torch.cuda.is_available())
 
 
 def _free_ram() -> int:
@@ -100,32 +98,20 @@ class CudaMeter:
 
 
 class RamMeter:
-    """Resident memory of this process, whose high-water mark Linux lets a process reset; where it
-    does not, nothing is measured."""
-
-    def __init__(self) -> None:
-        self._before: int | None = None
+    """RAM is not measured: a process keeps what it has freed, so its size tells nothing about the
+    next piece of work. Groups go by the guess."""
 
     def free(self) -> int:
         return _free_ram()
 
     def begin(self) -> None:
-        self._before = None
-        try:
-            Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            return
-        self._before = self._now("VmRSS")
+        pass
 
-    def peak(self) -> int | None:
-        now = self._now("VmHWM")
-        return None if now is None or self._before is None else max(0, now - self._before)
+    def peak(self) -> None:
+        return None
 
     def kept(self) -> int:
-        return 0  # memory that was freed may stay resident: not to be told apart
-
-    def _now(self, name: str) -> int | None:
-        return _field(Path("/proc/self/status"), name)
+        return 0
 
 
 class Chunks:
@@ -138,10 +124,12 @@ class Chunks:
     def __init__(self, meter: Meter, guess: Callable[[int], float]):
         """`guess(n)` is the need, in bytes, of one client with n samples."""
         self.meter, self.guess = meter, guess
-        self.each: float | None = None  # bytes at the peak, a client
+        self.each: float | None = None  # measured bytes at the peak, a client
         self.stays = 0.0  # bytes of a client's results
         self.width = 0  # samples of the largest client measured
+        self.count = 0  # clients of the largest group measured
         self._ample = 0.0  # bytes that need no second look
+        self._plan: dict[int, int] = {}  # size of the groups, by size of the cohort
 
     def cut(self, sizes: Sequence[int]) -> Iterator[range]:
         """Positions in `sizes` (samples of each client) that compute together. The work on a group
@@ -163,6 +151,12 @@ class Chunks:
             self._learn(len(group), max(sizes[k] for k in group))
             at = group.stop
 
+    def most(self, each: float, n: int) -> int:
+        """How many of n clients may work together without a measurement, at `each` bytes."""
+        if n * each > self._ample:
+            self._ample = GUESSED * self.meter.free()
+        return max(1, int(self._ample / max(each, 1.0)))
+
     def _need(self, width: int) -> float:
         if self.each is None:
             return self.guess(width)
@@ -181,12 +175,22 @@ class Chunks:
                 f"{free / 2**30:.1f} GiB are free; lower --participation or use a smaller model"
             )
         fit = max(1, min(rest, int((room - results) / max(each, 1.0))))
-        return -(-rest // -(-rest // fit))
+        equal, planned = -(-rest // -(-rest // fit)), self._plan.get(n, 0)
+        if min(planned, rest) <= fit and equal < 1.25 * planned:
+            return min(planned, rest)  # what was captured for groups of this size serves on
+        if self.each is not None:
+            self._plan[n] = equal
+        return equal
 
     def _learn(self, count: int, width: int) -> None:
         peak, kept = self.meter.peak(), self.meter.kept()
         if peak is None:  # cannot be measured here: the guess stays
             return
-        self.each = max(self.each or 0.0, peak / count)
+        if self.each is None or width > self.width:
+            self.each = max(self.each or 0.0, peak / count)
+        elif count > self.count and 2 * width > self.width:
+            self.each = peak / count  # more clients share what a group needs only once
+        elif count == self.count:
+            self.each = max(self.each, peak / count)
+        self.width, self.count = max(self.width, width), max(self.count, count)
         self.stays = max(self.stays, kept / count)
-        self.width = max(self.width, width)

@@ -206,7 +206,7 @@ class Shelf:
         self._spare: list[int] = []
         self._store: dict[str, Tensor] = {}
         self._files: dict[str, MappedFile] = {}
-        self._late: tuple[torch.cuda.Event, Tensor, Tree] | None = None  # a write under way
+        self._late: tuple[torch.cuda.Event | None, Tensor, Tree] | None = None  # a write under way
         self._last: tuple[list[int], Tensor] = ([], torch.empty(0, dtype=torch.int64))
         self._real = [(n, s, d) for n, s, d in layout if not _blank(n)]
         self.row_bytes = sum(s.numel() * d.itemsize for _, s, d in self._real)
@@ -271,19 +271,21 @@ class Shelf:
         sent: Tree = {}
         for n, shape, dtype in self._real:
             x = leaves[n][:1] if leaves[n].stride(0) == 0 else leaves[n]  # one row for all
-            sent[n] = torch.empty(len(x), *shape, dtype=dtype, pin_memory=True)
-            sent[n].copy_(x, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self.device))
-        self._late = (event, at, sent)
+            sent[n] = memory.buffer((len(x), *shape), dtype).copy_(x, non_blocking=True)
+        arrived = None
+        if self.device.type == "cuda":
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(self.device))
+        self._late = (arrived, at, sent)
 
     def _settled(self) -> None:
         """Rows that were on their way from the device are in their slots."""
         if self._late is None:
             return
-        event, at, sent = self._late
+        arrived, at, sent = self._late
         self._late = None
-        event.synchronize()
+        if arrived is not None:
+            arrived.synchronize()
         for n, x in sent.items():
             self._store[n].index_copy_(0, at, x.expand(len(at), *x.shape[1:]))
 

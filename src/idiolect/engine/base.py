@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from idiolect import memory, tree
 from idiolect.federation import Federation
@@ -20,6 +22,7 @@ from idiolect.net import Net
 from idiolect.tree import Record, Tree
 
 Part = Literal["train", "val", "test"]
+WIDE_BATCH = 512  # samples of the passes that are not training (EVAL_BATCH of the engines)
 
 
 class Data:
@@ -207,10 +210,36 @@ class Engine(ABC):
         module = deepcopy(module).to(device, dtype)
         self.net = Net(module)
         self.train_net = Net(module, training=True)
+        self._widest: float = WIDE_BATCH  # samples of the largest batch
+        self.chunks = memory.Chunks(memory.meter(device), self.guess)
 
     @abstractmethod
-    def groups(self, ids: Sequence[int]) -> list[list[int]]:
-        """Clients that compute together: positions in `ids`."""
+    def groups(self, ids: Sequence[int]) -> Iterable[list[int]]:
+        """Clients that compute together: neighbouring positions in `ids`. The work of one group is
+        done when the next is asked for."""
+
+    def guess(self, samples: int) -> float:
+        """Bytes that one client with so many samples may need: some copies of the model and the
+        activations of a batch, forward and backward."""
+        return 10 * self._footprint[0] + 2 * self._footprint[1] * min(samples, self._widest)
+
+    @cached_property
+    def _footprint(self) -> tuple[int, float]:
+        """Bytes of a model, and what one sample leaves for the backward pass: measured."""
+        params = {n: v.detach().clone() for n, v in self.net.module.state_dict().items()}
+        params = {n: params[n].requires_grad_(n in self.net.weights) for n in self.net.names}
+        own = {v.untyped_storage().data_ptr() for v in params.values()}
+        saved: dict[int, int] = {}
+
+        def note(x: Tensor) -> Tensor:
+            store = x.untyped_storage()
+            saved[store.data_ptr()] = store.nbytes()
+            return x
+
+        x = self.data.inputs(self.data.here(torch.zeros(2, dtype=torch.int64)))
+        with torch.enable_grad(), saved_tensors_hooks(note, lambda x: x):
+            self.net(params, x)
+        return tree.nbytes(params), sum(n for at, n in saved.items() if at not in own) / 2
 
     @abstractmethod
     def local(self, ids: list[int], round: int) -> DataLocal: ...
@@ -235,6 +264,8 @@ class Engine(ABC):
         self, method: Method, down: Down, mine: Record, ids: Sequence[int], round: int
     ) -> Fitted:
         """Local work of clients `ids`."""
+        batch: Any = getattr(method, "batch_size", "full")
+        self._widest = float("inf") if batch == "full" else max(batch, WIDE_BATCH)
         done: list[tuple[Record, Record, Tree, DataLocal]] = []
         chain, relayed = method.one_by_one, None
         records = (down.stacked(len(ids)), mine)
