@@ -35,10 +35,10 @@ CPU = torch.device("cpu")
 class Table:
     """Rows by client id. Those nobody wrote are `default`, or made and kept by it."""
 
-    def __init__(self, default: Record | Callable[[list[int]], Record], keep: Keep = "auto"):
+    def __init__(self, default: Record | Callable[[list[int]], Record]):
         self._default = default
-        self._keep: Keep = keep
-        self._place: Keep = "device" if keep == "auto" else keep
+        self._keep: Keep = "auto"
+        self._place: Keep = "device"
         self._device: torch.device | None = None
         self._most: int | None = None
         self._shelves: list[Shelf] = []  # one, unless rows differ in their leaves or shapes
@@ -80,11 +80,11 @@ class Table:
             leaves = {n: x if _blank(n) else x[keep.to(x.device)] for n, x in leaves.items()}
         layout = tuple((n, x.shape[1:], x.dtype) for n, x in leaves.items())
         shelf = self._shelf(layout, record, leaves)
+        self._make_room(shelf, ids)
+        shelf.put(ids, leaves)
         for other in self._shelves:
             if other is not shelf:
                 other.forget(ids)
-        self._make_room(shelf, ids)
-        shelf.put(ids, leaves)
         self._shelves = [s for s in self._shelves if s.slots]
 
     def __contains__(self, client: int) -> bool:
@@ -369,7 +369,7 @@ def _reserve(file: int, size: int) -> None:
 def _no_disk(error: Exception, size: int) -> UserError:
     reason = getattr(error, "strerror", None) or str(error)
     return UserError(
-        f"cannot keep clients' state on disk ({size / 2**20:.0f} MiB in {_folder()}): {reason}; "
+        f"cannot keep clients' state on disk ({-(-size // 2**20)} MiB in {_folder()}): {reason}; "
         "set TMPDIR to a directory with room, or use --keep host"
     )
 
