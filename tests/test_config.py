@@ -22,6 +22,14 @@ def test_defaults_are_complete_and_survive_yaml(tmp_path: Path) -> None:
     assert config.check(again) == made
 
 
+def test_where_clients_are_kept_is_no_part_of_a_run() -> None:
+    host, disk = resolve(keep="host"), resolve("keep=disk")
+    assert (host["keep"], disk["keep"]) == ("host", "disk")
+    assert config.digest(host) == config.digest(disk) == config.digest(resolve())
+    with pytest.raises(UserError, match="did you mean 'device'"):
+        resolve(keep="devise")
+
+
 def test_file_is_below_flags_and_flags_below_set(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("rounds: 7\nseed: 3\nsplit: {name: dirichlet, alpha: 0.7}\nmethod: fedper\n")

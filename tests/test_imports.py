@@ -20,8 +20,10 @@ METHODS = sorted((SRC / "methods").glob("[!_]*.py"))
 # (the public face, commands, reports, deployment) stands on top of all of them.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"keys", "atomic"}),
-    frozenset({"federation", "tree", "net", "local", "method", "schedule", "models", "evaluate"}),
+    frozenset({"keys", "atomic", "memory"}),
+    frozenset(
+        {"federation", "tree", "table", "net", "local", "method", "schedule", "models", "evaluate"}
+    ),
     frozenset({"methods"}),
     frozenset({"engine"}),
     frozenset({"start"}),

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.tree import Table
 
 K = 4
 
@@ -236,44 +235,6 @@ def test_bytes() -> None:
     assert tree.nbytes(RECORD) == 8 * K * 10 + 8 * K + 4 * K
     assert tree.nbytes({}) == 0
     assert tree.nbytes({"a": {}}) == 0
-
-
-# --- tables ---
-
-
-def test_rows_nobody_wrote_are_the_default() -> None:
-    table = Table({"m": {"w": torch.arange(3.0)}})
-    assert table[[5, 1]]["m"]["w"].tolist() == [[0, 1, 2], [0, 1, 2]]
-
-
-def test_a_default_can_be_made_when_needed() -> None:
-    asked: list[list[int]] = []
-
-    def fresh(ids: list[int]) -> dict[str, Tensor]:
-        asked.append(ids)
-        return {"id": torch.tensor(ids)}
-
-    table = Table(fresh)
-    assert table[[3, 1]]["id"].tolist() == [3, 1]
-    assert table[[1, 2, 3]]["id"].tolist() == [1, 2, 3]
-    assert asked == [[3, 1], [2]]
-
-
-def test_rows_are_written_by_client_and_kept_apart() -> None:
-    table = Table({"w": torch.zeros(2)})
-    given = {"w": torch.tensor([[1.0, 1.0], [2.0, 2.0]])}
-    table[[7, 4]] = given
-    given["w"] += 10
-    read = table[[4, 7, 0]]
-    assert read["w"].tolist() == [[2, 2], [1, 1], [0, 0]]
-    read["w"] += 10
-    assert table[[4]]["w"].tolist() == [[2, 2]]
-
-
-def test_a_table_holds_no_graph() -> None:
-    table = Table({})
-    table[[0]] = {"w": torch.ones(1, 2, requires_grad=True) * 2}
-    assert not table.rows[0]["w"].requires_grad
 
 
 def test_square_distances_pair_leaves_by_name() -> None:

@@ -49,6 +49,7 @@ def build(config: dict[str, Any]) -> "Simulation":
         init=init,
         clients_init=clients_init or None,
         eval_every=config["eval_every"],
+        keep=config.get("keep", "auto"),
     )
 
 

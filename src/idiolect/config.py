@@ -33,6 +33,7 @@ DEFAULTS: Config = {
     "engine": "stacked",
     "device": "auto",
     "dtype": "float32",
+    "keep": "auto",
     "eval_every": 1,
     "protocol": "default",
     "init": None,
@@ -42,6 +43,7 @@ DEFAULTS: Config = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "engine": ("stacked", "loop"),
     "dtype": ("float32", "float64", "tf32"),
+    "keep": ("auto", "device", "host", "disk"),
     "protocol": tuple(PROTOCOLS),
     "save_models": ("every", "last", "best"),
 }
@@ -124,8 +126,9 @@ def check(config: Config) -> Config:
 
 
 def digest(config: Config) -> str:
-    """Identity of a run's settings."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+    """Identity of a run's settings; where clients were kept meanwhile is no part of it."""
+    what = {key: value for key, value in config.items() if key != "keep"}
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def dump(config: Config) -> str:

@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.tree import Record, Table, Tree
+from idiolect.table import Table
+from idiolect.tree import Record, Tree
 
 if TYPE_CHECKING:
     from idiolect.local import Local

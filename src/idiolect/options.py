@@ -41,6 +41,10 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: au
 Dtype = Annotated[
     str | None, typer.Option(help="float32, float64 or tf32 (on a GPU). Default: float32.")
 ]
+Keep = Annotated[
+    str | None,
+    typer.Option(help="Clients' data and state: auto, device, host or disk. Default: auto."),
+]
 EvalEvery = Annotated[int | None, typer.Option(help="Evaluate every n rounds. Default: 1.")]
 Protocol = Annotated[
     str | None, typer.Option(help="Whose number: default, spfl, plga, feddwa, pflego or fedas.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ from idiolect.local import Local
 from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.schedule import Clock, Participation, Stragglers, Turn
-from idiolect.tree import Record, Table, Tree
+from idiolect.table import Keep, Table
+from idiolect.tree import Record, Tree
 
 EVALUATED_TOGETHER = 256  # clients whose models are on the device at once while testing
 
@@ -77,6 +78,7 @@ class Simulation:
         init: Mapping[str, Tensor] | None = None,
         clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
         eval_every: int = 1,
+        keep: Keep = "auto",
     ):
         if rounds < 1:
             raise UserError(f"rounds must be at least 1, not {rounds}")
@@ -89,7 +91,7 @@ class Simulation:
         start.products(dtype, self.device)
         start.check_model(model, federation)
         start.check_batches(model, federation, getattr(method, "batch_size", None))
-        self.engine = start.engine(engine, federation, model, seed, self.device, self.dtype)
+        self.engine = start.engine(engine, federation, model, seed, self.device, self.dtype, keep)
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
         given = start.overlay(initial_tree(model, self.engine.net, self.dtype), init)
         self.start_tree = {n: v.to(self.device) for n, v in given.items()}
@@ -102,6 +104,9 @@ class Simulation:
         state = method.server_init(self.engine.net, dict(self.start_tree))
         self.server = Server(state, net=self.engine.net, sizes=sizes)
         self.mine = Table(self._client_init)
+        for table in (self.mine, *state.values()):
+            if isinstance(table, Table):
+                table.settle(self.device, keep, federation.n_clients)
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
         self.round = 0
         self._metrics = _blank_metrics(federation.n_clients)
@@ -182,7 +187,7 @@ class Simulation:
         if work.turn.start:
             self.server = self.method.prepare(self.server, work.turn.start)
             work.down = self._download(work.turn.start)
-            work.mine = self.engine.to_device(self.mine[work.turn.start])
+            work.mine = self.mine[work.turn.start]
         return work
 
     def finish(self, work: Work, fitted: Fitted | None) -> Round:
@@ -252,7 +257,7 @@ class Simulation:
         if type(self.method).rejoin is not Method.rejoin:
             down = self._download(ids, list(late.values()))
             result.bytes_down += down.nbytes(len(ids))
-            mine = self.engine.to_device(self.mine[ids])
+            mine = self.mine[ids]
             seen = down.stacked(len(ids))
 
             def rejoin(local: Local, down: Record, mine: Record, up: Record) -> Record:
@@ -283,7 +288,7 @@ class Simulation:
         return time.perf_counter() - began
 
     def _personal(self, ids: list[int]) -> Tree:
-        mine = self.engine.to_device(self.mine[ids])
+        mine = self.mine[ids]
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
             return params
@@ -296,7 +301,7 @@ class Simulation:
 
     def _adapt_unseen(self, ids: list[int]) -> None:
         """Held-out clients train once on what the server would send them; nothing goes back."""
-        mine = self.engine.to_device(self.mine[ids])
+        mine = self.mine[ids]
         fitted = self.engine.fit(self.method, self._download(ids), mine, ids, self.round)
         self._test("after", fitted.trained, ids)
 
@@ -338,9 +343,9 @@ class Simulation:
         tables = {k: v for k, v in self.server.items() if isinstance(v, Table)}
         everything = {
             "server": {k: v for k, v in self.server.items() if k not in tables},
-            "tables": {k: _by_text(v.rows) for k, v in tables.items()},
-            "mine": _by_text(self.mine.rows),
-            "pending": _by_text({i: row for i, (_, row) in self.pending.items()}),
+            "tables": {k: _by_text(v.items()) for k, v in tables.items()},
+            "mine": _by_text(self.mine.items()),
+            "pending": _by_text((i, row) for i, (_, row) in self.pending.items()),
             "metrics": {k: torch.from_numpy(v) for k, v in self._metrics.items()},
         }
         host = {
@@ -354,16 +359,12 @@ class Simulation:
         state = tree.ordered(tree.nest(tensors), self.engine.net.names)
         self.server |= self.engine.to_device(state["server"])
         for key, rows in state["tables"].items():
-            self._refill(self.server[key], rows)
-        self._refill(self.mine, state["mine"])
+            self.server[key].refill(_by_id(rows))
+        self.mine.refill(_by_id(state["mine"]))
         since = meta["pending"]
         self.pending = {i: (since[str(i)], row) for i, row in _by_id(state["pending"]).items()}
         self._metrics = {k: state["metrics"][k].numpy().copy() for k in self._metrics}
         self.round = int(meta["round"])
-
-    def _refill(self, table: Table, rows: Record) -> None:
-        for i, row in _by_id(rows).items():
-            table[[i]] = self.engine.to_device(tree.pile([row]))
 
     def server_model(self) -> Tree | None:
         """What all clients share, under the plain module's names; None if they share no model."""
@@ -383,8 +384,8 @@ class Simulation:
         return full | {n: v.detach().cpu().contiguous().clone() for n, v in params.items()}
 
 
-def _by_text(rows: Mapping[int, Record]) -> Record:
-    return {str(i): row for i, row in rows.items()}
+def _by_text(rows: Iterable[tuple[int, Record]]) -> Record:
+    return {str(i): row for i, row in rows}
 
 
 def _by_id(rows: Record) -> dict[int, Record]:

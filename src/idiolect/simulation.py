@@ -52,7 +52,7 @@ def simulate(
     **options: Any,
 ) -> Result:
     """Run a method on a federation; `options` are those of `Simulation` (seed, participation,
-    stragglers, clock, schedule, engine, device, dtype, init, clients_init, eval_every).
+    stragglers, clock, schedule, engine, device, dtype, init, clients_init, eval_every, keep).
 
     >>> federation = Federation.from_arrays(clients)  # x_train, y_train, x_test, y_test each
     >>> result = simulate("fedas", federation, MyModule(), rounds=40)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from idiolect import memory
 from idiolect.engine.base import Engine
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.ranks import own_gpu
@@ -17,6 +19,7 @@ from idiolect.errors import UserError, did_you_mean
 from idiolect.federation import Federation
 from idiolect.method import cross_entropy
 from idiolect.net import initial_tree
+from idiolect.table import KEEP, SHARE
 from idiolect.tree import Tree
 
 ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
@@ -116,17 +119,29 @@ def engine(
     seed: int,
     device: torch.device,
     dtype: torch.dtype,
+    keep: str = "auto",
 ) -> Engine:
     if name not in ENGINES:
         raise did_you_mean(name, ENGINES, "engine")
-    chosen = ENGINES[name](federation, model, seed=seed, device=device, dtype=dtype)
+    given: dict[str, Any] = {"seed": seed, "device": device, "dtype": dtype}
+    given["away"] = _away(federation, device, keep)
+    chosen = ENGINES[name](federation, model, **given)
     if name == "stacked" and (reason := _cannot_stack(chosen, model)):
         warnings.warn(
             f"the model cannot be stacked ({reason}); using the loop engine, which is slower",
             stacklevel=4,
         )
-        return LoopEngine(federation, model, seed=seed, device=device, dtype=dtype)
+        return LoopEngine(federation, model, **given)
     return chosen
+
+
+def _away(federation: Federation, device: torch.device, keep: str) -> bool:
+    """Whether samples stay in host memory: if asked for, or if they would fill the GPU."""
+    if keep not in KEEP:
+        raise did_you_mean(keep, KEEP, "place to keep clients (keep)")
+    if keep != "auto" or device.type != "cuda":
+        return keep in ("host", "disk")
+    return federation.x.nbytes > SHARE * memory.free(device)
 
 
 def _cannot_stack(engine: Engine, model: nn.Module) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from idiolect import tree
-from idiolect.engine.base import Engine
+from idiolect.engine.base import Engine, Window
 from idiolect.federation import Federation
 from idiolect.method import Down
 from idiolect.rounds import Round, Simulation
@@ -37,6 +37,7 @@ class Sweep:
             device=first.device,
             dtype=first.dtype,
             keys=keys,
+            away=isinstance(first.engine.data, Window),
         )
 
     @staticmethod

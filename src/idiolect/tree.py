@@ -279,37 +279,3 @@ def pile(records: Sequence[Record]) -> Record:
 
 def nbytes(record: Record) -> int:
     return sum(x.numel() * x.element_size() for x in leaves(record).values())
-
-
-class Table:
-    """One record per client id: what the server remembers of each client, or the clients' private
-    state while they are away. Rows nobody wrote are made by `default`. A small table stays on the
-    device its rows come from; one that outgrows `budget` bytes lives in host memory."""
-
-    def __init__(self, default: Record | Callable[[list[int]], Record], budget: int = 4 << 30):
-        self._default = default
-        self._budget = budget
-        self._on_host = False
-        self.rows: dict[int, Record] = {}
-
-    def __getitem__(self, ids: Sequence[int]) -> Record:
-        missing = [i for i in ids if i not in self.rows]
-        if missing:
-            self[missing] = self._fresh(missing)
-        return pile([self.rows[i] for i in ids])
-
-    def __setitem__(self, ids: Sequence[int], record: Record) -> None:
-        if not self._on_host:
-            total = nbytes(record) // max(1, len(ids)) * len(self.rows.keys() | set(ids))
-            self._on_host = total > self._budget
-            if self._on_host:
-                self.rows = {i: each(lambda x: x.to("cpu"), r) for i, r in self.rows.items()}
-        if self._on_host:
-            record = each(lambda x: x.to("cpu"), record)
-        for k, i in enumerate(ids):
-            self.rows[int(i)] = each(lambda x: x.detach().clone(), row(record, k))
-
-    def _fresh(self, ids: list[int]) -> Record:
-        if callable(self._default):
-            return self._default(ids)
-        return each(lambda x: x.expand(len(ids), *x.shape), self._default)

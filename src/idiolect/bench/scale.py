@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import resource
+import sys
 from functools import partial
 
 import numpy as np
@@ -12,22 +15,28 @@ from idiolect.bench.job import Job, Row, measure, median_time, random_federation
 
 
 def scale(device: str, quick: bool) -> list[Row]:
-    """Cohorts of at most 100 out of N clients with 20 samples each, private heads."""
+    """Cohorts of at most 100 out of N clients with 20 samples and a private model each; data and
+    state off the device."""
     rows = []
     for n in (10, 100, 1000) if quick else (10, 100, 1000, 10_000):
         federation = random_federation(np.full(n, 24), (1, 28, 28), train_share=20 / 24)
+        gc.collect()
         if device == "cuda":
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         job = Job(
             {},
-            {"name": "fedper", "batch_size": 10},
+            {"name": "ditto", "batch_size": 10},
             federation,
             model="pflego_mlp",
-            options={"participation": min(1.0, 100 / n), "eval_every": 1000},
+            options={"participation": min(1.0, 100 / n), "eval_every": 1000, "keep": "host"},
         )
         timed = measure(job, device)
         peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
-        rows.append({"clients": n, "cohort": min(n, 100), **timed, "device_MiB": peak})
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit  # the peak so far
+        memory = {"device_MiB": peak, "host_MiB": host}
+        rows.append({"clients": n, "cohort": min(n, 100), **timed, **memory})
     return rows
 
 

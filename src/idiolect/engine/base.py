@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
-from idiolect import tree
+from idiolect import memory, tree
 from idiolect.engine.ranks import CPU, Ranks
 from idiolect.federation import Federation
 from idiolect.local import Local, Rows
@@ -21,15 +23,18 @@ from idiolect.net import Net
 from idiolect.tree import Record, Tree
 
 Part = Literal["train", "val", "test"]
+WIDE_BATCH = 512  # samples of the passes that are not training (EVAL_BATCH of the engines)
 
 
 class Data:
     """The federation's samples, on the device once, normalised when a batch is gathered."""
 
+    turn = 0  # changes when samples on the device give way to others
+    place = 0  # changes when `x` and `y` lie elsewhere: what was captured on them is void
+
     def __init__(self, federation: Federation, device: torch.device, dtype: torch.dtype):
         self.device, self.dtype = device, dtype
-        self.x = federation.x.to(device)
-        self.y = federation.y.to(device)
+        self.x, self.y = self._laid(federation)
         self.labels = federation.y.numpy()
         self.classes = federation.classes
         self.parts: dict[Part, tuple[Tensor, ...]] = {
@@ -38,6 +43,17 @@ class Data:
             "test": federation.test,
         }
         self._scale, self._shift = self._affine(federation)
+
+    def _laid(self, federation: Federation) -> tuple[Tensor, Tensor]:
+        return federation.x.to(self.device), federation.y.to(self.device)
+
+    def here(self, index: Tensor) -> Tensor:
+        """Where on the device the samples `index` lie, until the next call; -1 stays -1."""
+        return index.to(self.device)
+
+    def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
+        """`here` for `size` samples at a time."""
+        yield from index.to(self.device).split(size)
 
     def _affine(self, federation: Federation) -> tuple[Tensor | None, Tensor | None]:
         """uint8 -> /255, then (x - mean) / std per channel, as one multiply-add."""
@@ -58,6 +74,32 @@ class Data:
         if self._scale is not None:
             x = x * self._scale
         return x if self._shift is None else x + self._shift
+
+
+class Window(Data):
+    """Samples in host memory; those that clients work on now are brought to one place on the
+    device, which grows when it must and never moves otherwise."""
+
+    def _laid(self, federation: Federation) -> tuple[Tensor, Tensor]:
+        self._x, self._y = federation.x, federation.y
+        return self._x[:0].to(self.device), self._y[:0].to(self.device)
+
+    def here(self, index: Tensor) -> Tensor:
+        real = index >= 0
+        wanted = index[real]
+        n = len(wanted)
+        if n > len(self.x):
+            room = int(1.3 * n)
+            self.x = self.x.new_empty(room, *self.x.shape[1:])
+            self.y = self.y.new_empty(room)
+            self.place += 1
+        memory.gather(self._x, wanted, self.x[:n])
+        memory.gather(self._y, wanted, self.y[:n])
+        self.turn += 1
+        return torch.full_like(index, -1).masked_scatter_(real, torch.arange(n)).to(self.device)
+
+    def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
+        yield from map(self.here, index.split(size))
 
 
 @dataclass
@@ -103,7 +145,8 @@ class DataLocal(Local):
         sizes = [len(i) for i in index]
         self.data, self.train_net = data, train_net
         self.index_host = torch.cat(index)
-        self.index = self.index_host.to(data.device)
+        self._index = torch.empty(0)
+        self._turn: int | None = -1  # of `data`, for which the index holds; None: for good
         self.y_host = [data.labels[i.numpy()] for i in index]
         self.offsets = [0, *torch.tensor(sizes).cumsum(0).tolist()]
         counts = torch.stack(
@@ -118,11 +161,23 @@ class DataLocal(Local):
             counts.to(data.device),
         )
 
+    @property
+    def index(self) -> Tensor:
+        """Where the clients' training samples lie on the device."""
+        if self._turn is not None and self._turn != self.data.turn:
+            self._index = self.data.here(self.index_host)
+            self._turn = self.data.turn
+        return self._index
+
+    @index.setter
+    def index(self, value: Tensor) -> None:
+        self._index, self._turn = value, None
+
     def class_mean(self, rows: Rows) -> Tensor:
-        means = []
+        means, index = [], self.index
         for k in range(len(self.ids)):
             span = slice(self.offsets[k], self.offsets[k + 1])
-            y = self.data.y[self.index[span]]
+            y = self.data.y[index[span]]
             member = torch.nn.functional.one_hot(y, self.data.classes).to(rows.values.dtype)
             share = member / member.sum(0).clamp_min(1)
             values = rows.values[span]
@@ -145,20 +200,48 @@ class Engine(ABC):
         device: torch.device,
         dtype: torch.dtype,
         keys: list[tuple[int, int]] | None = None,
+        away: bool = False,
     ):
         """`keys` gives the (seed, client) of each client's randomness where it is not the obvious
-        one: several federations in one stack."""
-        self.data = Data(federation, device, dtype)
+        one: several federations in one stack. `away`: samples stay in host memory until clients
+        work on them."""
+        self.data = (Window if away else Data)(federation, device, dtype)
         self.device, self.dtype = device, dtype
         self.keys = keys or [(seed, i) for i in range(federation.n_clients)]
         module = deepcopy(module).to(device, dtype)
         self.net = Net(module)
         self.train_net = Net(module, training=True)
         self.ranks = Ranks.current()
+        self._widest: float = WIDE_BATCH  # samples of the largest batch
+        self.chunks = memory.Chunks(memory.meter(device), self.guess)
 
     @abstractmethod
-    def groups(self, ids: Sequence[int]) -> list[list[int]]:
-        """Clients that compute together: positions in `ids`."""
+    def groups(self, ids: Sequence[int]) -> Iterable[list[int]]:
+        """Clients that compute together: neighbouring positions in `ids`. The work of one group is
+        done when the next is asked for."""
+
+    def guess(self, samples: int) -> float:
+        """Bytes that one client with so many samples may need: some copies of the model and the
+        activations of a batch, forward and backward."""
+        return 10 * self._footprint[0] + 2 * self._footprint[1] * min(samples, self._widest)
+
+    @cached_property
+    def _footprint(self) -> tuple[int, float]:
+        """Bytes of a model, and what one sample leaves for the backward pass: measured."""
+        params = {n: v.detach().clone() for n, v in self.net.module.state_dict().items()}
+        params = {n: params[n].requires_grad_(n in self.net.weights) for n in self.net.names}
+        own = {v.untyped_storage().data_ptr() for v in params.values()}
+        saved: dict[int, int] = {}
+
+        def note(x: Tensor) -> Tensor:
+            store = x.untyped_storage()
+            saved[store.data_ptr()] = store.nbytes()
+            return x
+
+        x = self.data.inputs(self.data.here(torch.zeros(2, dtype=torch.int64)))
+        with torch.enable_grad(), saved_tensors_hooks(note, lambda x: x):
+            self.net(params, x)
+        return tree.nbytes(params), sum(n for at, n in saved.items() if at not in own) / 2
 
     @abstractmethod
     def local(self, ids: list[int], round: int) -> DataLocal: ...
@@ -238,6 +321,8 @@ class Engine(ABC):
         self, method: Method, down: Down, mine: Record, ids: Sequence[int], round: int
     ) -> Fitted:
         """`fit` on this rank."""
+        batch: Any = getattr(method, "batch_size", "full")
+        self._widest = float("inf") if batch == "full" else max(batch, WIDE_BATCH)
         done: list[tuple[Record, Record, Tree, DataLocal]] = []
         chain, relayed = method.one_by_one, None
         records = (down.stacked(len(ids)), mine)

@@ -76,6 +76,7 @@ class Program:
         self.owner = owner
         self.capacity = int(1.3 * steps.count) + 8
         self.samples = int(1.3 * len(work.local.index))
+        self.place = owner.data.place  # after the index: it may have moved the samples
         self.stack = {n: torch.empty_like(v) for n, v in stack.items()}
         self.extra = tuple(_each(torch.empty_like, e) for e in extra)
         self.at = torch.zeros(self.capacity, k, steps.usual, dtype=torch.int64, device=device)
@@ -101,7 +102,8 @@ class Program:
         return fixed
 
     def fits(self, work: Training | Squares) -> bool:
-        return work.steps.count <= self.capacity and len(work.local.index) <= self.samples
+        enough = work.steps.count <= self.capacity and len(work.local.index) <= self.samples
+        return enough and self.place == self.owner.data.place
 
     def run(
         self, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]

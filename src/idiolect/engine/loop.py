@@ -146,7 +146,7 @@ class LoopEngine(Engine):
         correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids), dtype=torch.float64)
         for k, i in enumerate(ids):
             w = {n: v[k] for n, v in params.items()}
-            for at in self.data.parts[part][i].to(self.device).split(EVAL_BATCH):
+            for at in self.data.pieces(self.data.parts[part][i], EVAL_BATCH):
                 logits, y = self.net(w, self.data.inputs(at)), self.data.y[at]
                 correct[k] += (logits.argmax(1) == y).sum().cpu()
                 loss[k] += torch.nn.functional.cross_entropy(logits, y, reduction="sum").cpu()

@@ -8,7 +8,7 @@ batch depend on one another (BatchNorm, coupled losses): there clients are group
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -206,8 +206,10 @@ class StackedEngine(Engine):
             layers.install(net.module, self.device)
         self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
 
-    def groups(self, ids: Sequence[int]) -> list[list[int]]:
-        return [list(range(len(ids)))]
+    def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
+        """The whole cohort, or equal parts of it that fit the memory."""
+        for part in self.chunks.cut([len(self.data.parts["train"][i]) for i in ids]):
+            yield list(part)
 
     def local(self, ids: list[int], round: int) -> StackedLocal:
         keys = [self.keys[i] for i in ids]
@@ -220,6 +222,11 @@ class StackedEngine(Engine):
         index = [self.data.parts[part][i] for i in ids]
         if all(v.stride(0) == 0 or len(v) == 1 for v in params.values()):
             return self._evaluate_shared(tree.client(params, 0), index)
+        most = self.chunks.most(self.guess(min(EVAL_BATCH, max(map(len, index)))), len(ids))
+        if most < len(ids):
+            spans = [slice(at, at + most) for at in range(0, len(ids), most)]
+            parts = [self.evaluate(take(params, s), ids[s], part) for s in spans]
+            return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         order = sorted(range(len(ids)), key=lambda k: -len(index[k]))
         stack = {n: v[torch.tensor(order, device=v.device)] for n, v in params.items()}
         correct = torch.zeros(len(ids), device=self.device, dtype=torch.float64)
@@ -228,7 +235,7 @@ class StackedEngine(Engine):
             batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
             k = len(batch)
             rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
-            rows = rows.to(self.device)
+            rows = self.data.here(rows)
             given, real = rows.clamp_min(0), rows >= 0
             inputs, y = self.data.inputs(given), self.data.y[given]
             logits = torch.vmap(self.net)({n: v[:k] for n, v in stack.items()}, inputs)
@@ -240,9 +247,8 @@ class StackedEngine(Engine):
 
     def _evaluate_shared(self, params: Tree, index: list[Tensor]) -> tuple[Tensor, Tensor]:
         """One model for all: the clients' samples in large common batches."""
-        everyone = torch.cat(index).to(self.device)
         hit, loss = [], []
-        for at in everyone.split(8 * EVAL_BATCH):
+        for at in self.data.pieces(torch.cat(index), 8 * EVAL_BATCH):
             logits, y = self.net(params, self.data.inputs(at)), self.data.y[at]
             hit.append(logits.argmax(1) == y)
             loss.append(nn.functional.cross_entropy(logits, y, reduction="none").double())

@@ -29,7 +29,8 @@ from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.rounds import Round
 from idiolect.schedule import Participation
-from idiolect.tree import Record, Table, Tree
+from idiolect.table import Table
+from idiolect.tree import Record, Tree
 
 log = logging.getLogger("idiolect.server")
 
@@ -308,7 +309,7 @@ class Hub(Desk):
         tables = {k: v for k, v in self.server.items() if isinstance(v, Table)}
         everything = {
             "server": {k: v for k, v in self.server.items() if k not in tables},
-            "tables": {k: {str(i): r for i, r in v.rows.items()} for k, v in tables.items()},
+            "tables": {k: {str(i): r for i, r in v.items()} for k, v in tables.items()},
             "metrics": self.scores.state(),
             "start": self.start_tree,
         }
@@ -321,7 +322,7 @@ class Hub(Desk):
         state = tree.ordered(tree.nest(tensors), self.pattern.net.names)
         self.server |= state["server"]
         for key, rows in state["tables"].items():
-            self.server[key].rows = {int(i): row for i, row in rows.items()}
+            self.server[key].refill({int(i): row for i, row in rows.items()})
         self.start_tree = state["start"]
         self.scores.restore(state["metrics"])
         self.round = int(meta["round"])

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from idiolect import tree
 from idiolect.method import Record, Server, Table, Tree, Ups
 from idiolect.methods.fedavg_async import FedAvgAsync
 
@@ -42,6 +41,5 @@ class PerFedAvgAsync(FedAvgAsync):
         server["latest"][ups.ids] = ups["model"]
         sizes = ups.sizes.new_tensor(list(server.sizes.values()))
         share = sizes / sizes.sum() if self.weighting == "samples" else sizes * 0 + 1 / len(sizes)
-        everyone = server["latest"][list(server.sizes)]
-        server["model"] = tree.mix(share, everyone)
+        server["model"] = server["latest"].mix(share, list(server.sizes))
         return server

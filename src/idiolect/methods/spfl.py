@@ -67,8 +67,8 @@ class SPFL(SgdMethod):
     def prepare(self, server: Server, who: Ids) -> Server:
         if server.round % self.gamma == 0 and self.refresh_average:
             everyone = list(server.sizes)
-            models = server["models"][everyone]
-            mean = tree.apply(lambda w: w.mean(0), models)
+            total = server["models"].mix(torch.ones(len(everyone)), everyone)
+            mean = tree.apply(lambda w: w / len(everyone), total)
             server["models"][everyone] = tree.expand(mean, len(everyone))
         return server
 
