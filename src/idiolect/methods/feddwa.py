@@ -20,7 +20,8 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.method import Down, Ids, Record, Server, SgdMethod, Ups, cross_entropy, hyper
-from idiolect.tree import Table, Tree
+from idiolect.table import Table
+from idiolect.tree import Tree
 
 if TYPE_CHECKING:
     from idiolect.local import Local
