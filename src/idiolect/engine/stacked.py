@@ -225,7 +225,7 @@ class StackedEngine(Engine):
         most = self.chunks.most(self.guess(min(EVAL_BATCH, max(map(len, index)))), len(ids))
         if most < len(ids):
             spans = [slice(at, at + most) for at in range(0, len(ids), most)]
-            parts = [self.evaluate(take(params, s), ids[s], part) for s in spans]
+            parts = [self._evaluate(take(params, s), ids[s], part) for s in spans]
             return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         order = sorted(range(len(ids)), key=lambda k: -len(index[k]))
         stack = {n: v[torch.tensor(order, device=v.device)] for n, v in params.items()}
