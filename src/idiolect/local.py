@@ -15,6 +15,7 @@ from idiolect import keys
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
+from idiolect.vary import Apart, PerClient
 
 Order = Literal["shuffled", "fixed", "class"]
 
@@ -131,6 +132,11 @@ class Local(ABC):
         moving = [n for n in (self.net.weights if train is None else train) if n in params]
         if not moving:
             return dict(params)
+        if isinstance(settings["lr"], PerClient):
+            settings["lr"] = self.each(settings["lr"])
+        for value in settings.values():  # what remains decides the steps of the whole stack
+            if isinstance(value, PerClient):
+                raise Apart(value.names)
         how = Sgd(**settings)
         if start is None:  # every round goes on where the one before stopped
             start = torch.full((len(self.ids),), self.round * how.steps)
@@ -197,6 +203,12 @@ class Local(ABC):
     @abstractmethod
     def class_mean(self, rows: Rows) -> Tensor:
         """`[K, classes, ...]`: mean of the rows of each class; zero for classes without samples."""
+
+    def each(self, value: float | PerClient) -> Tensor:
+        """`[K]`: a hyperparameter, one value per client; in a sweep they may differ."""
+        if isinstance(value, PerClient):
+            return value.values[self.ids].to(self.device, self.dtype)
+        return torch.full_like(self.sizes, value)
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         """`[K, *shape]` uniform in [0, 1), keyed by client."""

@@ -65,7 +65,7 @@ class Ditto(FedAvg):
         if self.personal_epochs:
             how |= {"epochs": self.personal_epochs, "steps": 0}
         anchor = tree.pick(towards, local.net.weights)
-        pull = torch.full_like(local.sizes, self.lam)
+        pull = local.each(self.lam)
         return self.train(local, own, proximal, extra=(anchor, pull), **how)
 
     def personal(self, down: Record, mine: Record) -> Tree:

@@ -83,7 +83,7 @@ class FedPAC(SgdMethod):
         model = self.train(local, model, train=[n for n in net.weights if n in net.head], **how)
         known = down["known"]
         target = torch.where(known[..., None], down["centroids"], means)
-        pull = self.lam * known.any(1, keepdim=True).expand_as(known).to(target.dtype)
+        pull = local.each(self.lam)[:, None] * known.any(1, keepdim=True).expand_as(known)
         body = [n for n in net.weights if n not in net.head]
         if body:  # a linear model is all head
             model = self.train(local, model, aligned, extra=(target, pull), train=body)

@@ -83,8 +83,8 @@ class PFedMe(FedAvg):
             repeat=self.inner_steps,
             after=follow,
             extra=(
-                torch.full_like(local.sizes, self.lam),
-                torch.full_like(local.sizes, self.lr * decay),
+                local.each(self.lam),
+                local.each(self.lr * decay),
             ),
         )
         done = tree.nest(both)
