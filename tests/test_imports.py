@@ -20,11 +20,12 @@ METHODS = sorted((SRC / "methods").glob("[!_]*.py"))
 # (the public face, commands, reports, deployment) stands on top of all of them.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"keys", "atomic"}),
+    frozenset({"keys", "atomic", "vary"}),
     frozenset({"federation", "tree", "net", "local", "method", "schedule", "models", "evaluate"}),
     frozenset({"methods"}),
     frozenset({"engine"}),
     frozenset({"start"}),
+    frozenset({"tasks"}),
     frozenset({"rounds"}),
     frozenset({"sweep", "simulation"}),
     frozenset({"config", "assemble", "checkpoint", "history", "export", "guard", "environment"}),

@@ -264,9 +264,7 @@ def test_what_clients_share_is_tested_once(monkeypatch: pytest.MonkeyPatch) -> N
     calls = count(monkeypatch)
     done = sim.step()
     assert calls == [3, 5]
-    np.testing.assert_array_equal(
-        done.clients["accuracy_before"], done.clients["accuracy_global"]
-    )
+    np.testing.assert_array_equal(done.clients["accuracy_before"], done.clients["accuracy_global"])
     np.testing.assert_array_equal(done.clients["loss_before"], done.clients["loss_global"])
 
 

@@ -22,11 +22,11 @@ from idiolect.engine.base import Engine
 from idiolect.federation import Federation
 from idiolect.method import Method
 from idiolect.rounds import Round, Simulation
-from idiolect.tasks import Score, Task, together
+from idiolect.tasks import Adapt, Fit, Score, Task, together
 from idiolect.vary import Apart, PerClient
 
 SCORED_TOGETHER = 512  # models on the device at once while testing
-ORDER = ("Fit", "Adapt", "Score")  # whoever is behind catches up first
+ORDER = (Fit, Adapt, Score)  # whoever is behind catches up first
 
 
 class Sweep:
@@ -84,8 +84,8 @@ class Sweep:
 
     def _do(self, waiting: dict[int, Task]) -> dict[int, Any]:
         """The tasks of the kind that comes first, in as few stacks as possible."""
-        kind = min((type(task).__name__ for task in waiting.values()), key=ORDER.index)
-        tasks = {k: task for k, task in waiting.items() if type(task).__name__ == kind}
+        kind = next(kind for kind in ORDER if any(type(t) is kind for t in waiting.values()))
+        tasks = {k: waiting[k] for k in waiting if type(waiting[k]) is kind}
         while True:
             try:
                 done: dict[int, Any] = {}

@@ -6,6 +6,7 @@ engine can work for one simulation, or do the same task of several in one wider 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,10 +23,34 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Local work of a round."""
+class Task(ABC):
+    """Something to be done for clients `ids`."""
 
     ids: list[int]
+
+    @abstractmethod
+    def do(self, method: Method, engine: Engine) -> Any: ...
+
+    @property
+    @abstractmethod
+    def like(self) -> Any:
+        """What tasks that are done together have in common."""
+
+    @staticmethod
+    @abstractmethod
+    def join(tasks: Sequence[Any], ids: list[int]) -> Task:
+        """One task for all their clients, who are called `ids` there."""
+
+    @staticmethod
+    @abstractmethod
+    def cut(done: Any, first: int, last: int) -> Any:
+        """The part of the result that is about clients first..last-1."""
+
+
+@dataclass(frozen=True)
+class Fit(Task):
+    """Local work of a round: what the clients are sent, and what they have."""
+
     round: int
     down: Down
     mine: Record
@@ -35,7 +60,6 @@ class Fit:
 
     @property
     def like(self) -> Any:
-        """What tasks that are done together have in common."""
         return Fit, self.round, _shapes(self.down.stacked(1)), _shapes(self.mine)
 
     @staticmethod
@@ -49,10 +73,9 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Adapt:
+class Adapt(Task):
     """What clients do with a delivered model before they predict."""
 
-    ids: list[int]
     round: int
     params: Tree
 
@@ -74,10 +97,9 @@ class Adapt:
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(Task):
     """Correct predictions and summed loss of clients' models on their own samples, `[K]` each."""
 
-    ids: list[int]
     part: Part
     params: Tree
 
@@ -99,7 +121,6 @@ class Score:
         return done[0][first:last], done[1][first:last]
 
 
-Task = Fit | Adapt | Score
 Asking = Generator[Task, Any, T]
 
 

@@ -30,7 +30,9 @@ def _arithmetic(fn: Callable[[Any, Any], Any], turned: bool = False) -> Any:
             return PerClient(self.names | other.names, fn(self.values, other.values))
         if not isinstance(other, int | float):
             raise Apart(self.names)
-        return PerClient(self.names, fn(*((other, self.values) if turned else (self.values, other))))
+        return PerClient(
+            self.names, fn(*((other, self.values) if turned else (self.values, other)))
+        )
 
     return apply
 
@@ -46,7 +48,9 @@ class PerClient:
         self.names, self.values = names, values
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = [*args, *(kwargs or {}).values()]
         raise Apart(frozenset[str]().union(*(g.names for g in given if isinstance(g, cls))))
 

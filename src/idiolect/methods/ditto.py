@@ -16,8 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-
 from idiolect import tree
 from idiolect.errors import UserError
 from idiolect.method import Record, Tree, hyper
