@@ -37,6 +37,15 @@ class Data:
             "test": federation.test,
         }
         self._scale, self._shift = self._affine(federation)
+        self._labels: dict[int, tuple[np.ndarray, Tensor]] = {}
+
+    def train_labels(self, client: int) -> tuple[np.ndarray, Tensor]:
+        """Of a client's training samples, and how many there are of each class."""
+        if client not in self._labels:
+            y = self.labels[self.parts["train"][client].numpy()]
+            counts = torch.bincount(torch.as_tensor(y), minlength=self.classes)
+            self._labels[client] = y, counts
+        return self._labels[client]
 
     def _affine(self, federation: Federation) -> tuple[Tensor | None, Tensor | None]:
         """uint8 -> /255, then (x - mean) / std per channel, as one multiply-add."""
@@ -103,11 +112,10 @@ class DataLocal(Local):
         self.data, self.train_net = data, train_net
         self.index_host = torch.cat(index)
         self.index = self.index_host.to(data.device)
-        self.y_host = [data.labels[i.numpy()] for i in index]
+        labels = [data.train_labels(i) for i in ids]
+        self.y_host = [y for y, _ in labels]
         self.offsets = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-        counts = torch.stack(
-            [torch.bincount(torch.as_tensor(y), minlength=data.classes) for y in self.y_host]
-        )
+        counts = torch.stack([each for _, each in labels])
         super().__init__(
             net,
             round,
