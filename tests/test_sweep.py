@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from idiolect import federation, methods, models, tree
+from idiolect.engine import graphs
 from idiolect.engine.stacked import StackedEngine
 from idiolect.local import Local
 from idiolect.method import Method
@@ -143,6 +144,18 @@ def test_values_reach_every_branch(name: str, field: str, options: dict[str, Any
     assert not sweep.apart
 
 
+@pytest.mark.parametrize(("name", "field"), [("fedprox", "lr"), ("ditto", "lam"), ("pfedme", "lr")])
+def test_values_reach_captured_steps(
+    name: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "WORTH", 1)
+    made = points(name, field)
+    sweep = Sweep([varied(method) for method in made])
+    sweep.engine.graphs = graphs.Graphs(sweep.engine.data)  # type: ignore[attr-defined]
+    equal(sweep, [varied(method) for method in made])
+    assert sweep.engine.graphs._programs  # type: ignore[attr-defined]
+
+
 def test_a_grid_is_divided_only_where_it_must_be() -> None:
     made = [
         replace(small("fedprox"), mu=mu, momentum=m) for mu in (0.1, 1.0, 10.0) for m in (0.0, 0.5)
@@ -266,6 +279,41 @@ def test_what_clients_share_is_tested_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == [3, 5]
     np.testing.assert_array_equal(done.clients["accuracy_before"], done.clients["accuracy_global"])
     np.testing.assert_array_equal(done.clients["loss_before"], done.clients["loss_global"])
+
+
+@pytest.mark.parametrize("name", ["local", "ditto", "fedas", "pfedme"])
+def test_what_did_not_change_since_local_work_is_not_tested_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of five clients trained: of the others' models nothing is known."""
+    sim = varied(small(name))
+    calls = count(monkeypatch)
+    done = sim.step()
+    shared = [5] if name in ("ditto", "pfedme") else []
+    assert calls == [3, *shared, 2]
+    trained = done.clients["started"]
+    for what in ("accuracy", "loss"):
+        before, after = (done.clients[f"{what}_{series}"] for series in ("before", "after"))
+        np.testing.assert_array_equal(before[trained], after[trained])
+        assert np.isfinite(before).all() and np.isnan(after[~trained]).all()
+    scores = sim.engine.evaluate(sim._personal([0, 1, 2, 3, 4]), [0, 1, 2, 3, 4], "test")
+    np.testing.assert_allclose(done.clients["accuracy_before"], scores[0] / 12)
+    np.testing.assert_allclose(done.clients["loss_before"], scores[1] / 12)
+
+
+def test_models_mixed_after_local_work_are_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count(monkeypatch)
+    varied(small("feddwa")).step()
+    assert calls == [3, 5]
+
+
+def test_same_tells_client_by_client() -> None:
+    a = {"w": torch.arange(6.0).reshape(3, 2), "b": torch.zeros(3)}
+    b = {
+        "w": a["w"] + torch.tensor([[0.0], [1.0], [0.0]]),
+        "b": torch.tensor([0.0, 0.0, torch.nan]),
+    }
+    assert tree.same(a, b).tolist() == [True, False, False]
 
 
 def test_adapted_and_copied_models_are_tested_on_their_own(

@@ -279,8 +279,14 @@ class Simulation:
         for at in range(0, len(everyone), EVALUATED_TOGETHER):
             ids = everyone[at : at + EVALUATED_TOGETHER]
             params = yield from self._predictors(ids)
-            known = "global" if tree.shows(params, shared) else None
-            yield from self._test("before", params, ids, known)
+            if tree.shows(params, shared):
+                self._copy("global", "before", ids)
+                yield from self._validate("before", params, ids)
+                continue
+            known = _unchanged(params, ids, after)
+            self._copy("after", "before", list(known))
+            rest = [k for k, i in enumerate(ids) if i not in known]
+            yield from self._test("before", _rows(params, rest), [ids[k] for k in rest])
         if self.round == self.rounds and self.federation.unseen:
             yield from self._adapt_unseen(list(self.federation.unseen))
 
@@ -302,19 +308,21 @@ class Simulation:
         fitted: Fitted = yield Fit(ids, self.round, self._download(ids), mine)
         yield from self._test("after", fitted.trained, ids)
 
-    def _test(
-        self, series: str, params: Tree, ids: list[int], known: str | None = None
-    ) -> Asking[None]:
-        """Test models on their clients' samples; `known` is a series that has the same models on
-        the test part already."""
-        if known is not None:
-            for what in ("accuracy", "loss"):
-                column = self._metrics[f"{what}_{known}"]
-                self._metrics[f"{what}_{series}"][ids] = column[ids]
-        else:
+    def _test(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
+        """Test models on their clients' own samples."""
+        if ids:
             yield from self._score(series, params, ids, "test")
+            yield from self._validate(series, params, ids)
+
+    def _validate(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
         if series != "global" and self._facts["val_size"][ids].any():
             yield from self._score(series, params, ids, "val")
+
+    def _copy(self, series: str, to: str, ids: list[int]) -> None:
+        """These clients' models are tested already, under the name of another series."""
+        for name, column in self._metrics.items():
+            if name.endswith(f"_{series}"):
+                self._metrics[name.removesuffix(series) + to][ids] = column[ids]
 
     def _score(self, series: str, params: Tree, ids: list[int], part: Part) -> Asking[None]:
         correct, loss = yield Score(ids, part, params)
@@ -401,6 +409,28 @@ def _blank_metrics(n: int) -> dict[str, np.ndarray]:
     names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
     names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
     return {name: np.full(n, np.nan) for name in names}
+
+
+def _unchanged(params: Tree, ids: list[int], tested: Sequence[tuple[list[int], Tree]]) -> set[int]:
+    """The clients whose model is, number by number, the one they were last tested with."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    for who, models in reversed(tested):
+        place = {i: k for k, i in enumerate(who) if i not in seen}
+        both = [(k, i) for k, i in enumerate(ids) if i in place]
+        mine, theirs = [k for k, _ in both], [place[i] for _, i in both]
+        same = tree.same(_rows(params, mine), _rows(models, theirs)).tolist()
+        found |= {i for (_, i), yes in zip(both, same, strict=True) if yes}
+        seen |= set(who)
+    return found
+
+
+def _rows(params: Tree, rows: list[int]) -> Tree:
+    """Some clients' models; all of them as they are, without a copy."""
+    if rows == list(range(len(next(iter(params.values()))))):
+        return params
+    at = torch.tensor(rows, dtype=torch.int64)
+    return {n: v[at.to(v.device)] for n, v in params.items()}
 
 
 def _facts(federation: Federation) -> dict[str, np.ndarray]:

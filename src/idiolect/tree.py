@@ -108,6 +108,16 @@ def shows(tree: Tree, shared: Tree) -> bool:
     return tree.keys() == shared.keys() and all(same(tree[n], shared[n]) for n in tree)
 
 
+def same(a: Tree, b: Tree) -> Tensor:
+    """`[K]`: whether client k has the same values in both."""
+    alike = torch.ones(len(next(iter(a.values()))), dtype=torch.bool)
+    for name, x in a.items():
+        if not alike.any():
+            break
+        alike &= (x == b[name]).reshape(len(x), -1).all(1).cpu()
+    return alike
+
+
 def stack(trees: Sequence[Tree]) -> Tree:
     return {n: torch.stack([t[n] for t in trees]) for n in trees[0]}
 
