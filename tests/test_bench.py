@@ -12,7 +12,7 @@ from idiolect.cli import app
 from idiolect.errors import UserError
 
 
-@pytest.mark.parametrize("name", ["scale", "server"])
+@pytest.mark.parametrize("name", ["scale", "server", "sweep"])
 def test_quick(name: str) -> None:
     result = bench.run(name, "cpu", quick=True)
     assert result["machine"]["packages"]["torch"]

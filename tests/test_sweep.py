@@ -103,20 +103,19 @@ def floats() -> list[tuple[str, str]]:
 
 
 def points(name: str, field: str) -> list[Method]:
-    """Three values of one hyperparameter, with little work per round."""
+    """Two values of one hyperparameter, with little work per round."""
     base = small(name)
-    at = getattr(base, field)
-    middle = at or 0.1
-    return [replace(base, **{field: v}) for v in (middle, 0.5 * middle, 0.7 * middle)]
+    usual = getattr(base, field) or 0.1
+    return [replace(base, **{field: v}) for v in (usual, 0.5 * usual)]
 
 
 @pytest.mark.parametrize(("name", "field"), floats())
 def test_values_equal_separate_runs(name: str, field: str) -> None:
     """Every hyperparameter of every method: in one stack, or found to need its own."""
     made = points(name, field)
-    sweep = Sweep([varied(method, seed=k % 2) for k, method in enumerate(made)])
+    sweep = Sweep([varied(method, seed=k) for k, method in enumerate(made)])
     assert Sweep.fits(sweep.simulations)
-    equal(sweep, [varied(method, seed=k % 2) for k, method in enumerate(made)])
+    equal(sweep, [varied(method, seed=k) for k, method in enumerate(made)])
     apart = field in APART.get(name, set()) | SGD
     assert sweep.apart == ({field} if apart else set())
 

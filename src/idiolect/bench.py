@@ -22,6 +22,7 @@ from idiolect.environment import machine
 from idiolect.errors import did_you_mean
 from idiolect.federation import Federation
 from idiolect.rounds import Simulation
+from idiolect.sweep import Sweep
 
 Row = dict[str, Any]
 
@@ -115,6 +116,30 @@ def _scale(device: str, quick: bool) -> list[Row]:
     return rows
 
 
+def _sweep(device: str, quick: bool) -> list[Row]:
+    """Rounds of three seeds in one stack against rounds of one, evaluation included."""
+    rows = []
+    cases: list[tuple[str, Row, str, np.ndarray, tuple[int, ...]]] = [
+        ("MLP", {"name": "pflego"}, "pflego_mlp", np.full(100, 700), (1, 28, 28)),
+        ("CNN", {"name": "fedavg"}, "fedas_cnn", np.linspace(500, 2500, 20), (3, 32, 32)),
+    ]
+    for network, section, model, sizes, shape in cases:
+        whole = (0.05 * sizes[::10] if quick else sizes).astype(int)
+        federation = _random_federation(whole, shape, train_share=0.85)
+        sims = [_simulation(section, federation, device, 4, model=model, seed=s) for s in range(4)]
+        one = _median(sims[0].step, device)
+        three = _median(Sweep(sims[1:]).step, device)
+        rows.append(
+            {
+                "clients": f"{len(whole)}, {network}",
+                "one_s": one,
+                "three_s": three,
+                "ratio": three / one,
+            }
+        )
+    return rows
+
+
 def _server(device: str, quick: bool) -> list[Row]:
     """Server algebra on the flattened stack `[N, D]`."""
     rows = []
@@ -145,6 +170,7 @@ BENCHMARKS = {
     ),
     "tax": Benchmark("a stacked round against centralized big-batch training", _tax),
     "scale": Benchmark("seconds a round and device memory as the number of clients grows", _scale),
+    "sweep": Benchmark("three seeds in one stack against one seed", _sweep),
     "server": Benchmark("server algebra against clients and parameters", _server),
 }
 
@@ -163,6 +189,21 @@ def _random_federation(
     return Federation(x, y, train, (), test, classes=10, mean=(0.5,), std=(0.5,))
 
 
+def _simulation(
+    section: dict[str, Any],
+    federation: Federation,
+    device: str,
+    rounds: int,
+    engine: str = "stacked",
+    model: str = "fedas_cnn",
+    seed: int = 0,
+    **options: Any,
+) -> Simulation:
+    module = models.build({"name": model}, federation.shape, federation.classes, seed)
+    options |= {"engine": engine, "device": device, "seed": seed}
+    return Simulation(methods.build(section), federation, module, rounds=rounds, **options)
+
+
 def _time_rounds(
     section: dict[str, Any],
     federation: Federation,
@@ -172,16 +213,7 @@ def _time_rounds(
     model: str = "fedas_cnn",
     **options: Any,
 ) -> Row:
-    module = models.build({"name": model}, federation.shape, federation.classes, 0)
-    sim = Simulation(
-        methods.build(section),
-        federation,
-        module,
-        rounds=repeats + 2,
-        engine=engine,
-        device=device,
-        **options,
-    )
+    sim = _simulation(section, federation, device, repeats + 2, engine, model, **options)
     done = [sim.step() for _ in range(repeats + 1)]
     seconds = statistics.median(r.seconds for r in done[1:])
     tested = statistics.median(r.seconds_eval for r in done[1:])

@@ -75,14 +75,21 @@ def _label(run: Run, others: Sequence[Run]) -> str:
 
 
 def reference(run: Run, found: Sequence[Run]) -> Run | None:
-    """The `local` run on the same clients: same data, split and seed."""
+    """The `local` run on the same clients: same data, split and seed. Of several, the one that has
+    most settings in common with this run."""
     if run.method == "local":
         return None
-    for other in found:
-        same = all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
-        if other.method == "local" and same:
-            return other
-    return None
+
+    def in_common(other: Run) -> int:
+        return len(other.config["method"].items() & run.config["method"].items())
+
+    alone = [other for other in found if other.method == "local"]
+    alike = [
+        other
+        for other in alone
+        if all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
+    ]
+    return max(alike, key=in_common, default=None)
 
 
 def rows(found: Sequence[Run]) -> list[Row]:
