@@ -20,13 +20,14 @@ METHODS = sorted((SRC / "methods").glob("[!_]*.py"))
 # (the public face, commands, reports, deployment) stands on top of all of them.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
-    frozenset({"keys", "atomic", "memory"}),
+    frozenset({"keys", "atomic", "memory", "vary"}),
     frozenset(
         {"federation", "tree", "table", "net", "local", "method", "schedule", "models", "evaluate"}
     ),
     frozenset({"methods"}),
     frozenset({"engine"}),
     frozenset({"start"}),
+    frozenset({"tasks"}),
     frozenset({"rounds"}),
     frozenset({"sweep", "simulation"}),
     frozenset({"config", "assemble", "checkpoint", "history", "export", "guard", "environment"}),

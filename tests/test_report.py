@@ -121,7 +121,30 @@ def test_same_method_with_two_settings_stays_apart(tmp_path: Path) -> None:
         config = resolved(method={"name": "fedavg", "lr": lr}, rounds=3)
         runs.execute(config, tmp_path / name, build=build)
     labels = [group.label for group in tables.groups(report.find([tmp_path]))]
-    assert sorted(labels) == ["fedavg (fast)", "fedavg (slow)"]
+    assert labels == ["fedavg lr=0.1", "fedavg lr=0.01"]
+
+
+def test_a_point_is_compared_with_local_of_the_same_point(tmp_path: Path) -> None:
+    for name in ("local", "fedavg"):
+        for lr in (0.01, 0.1):
+            config = resolved(method={"name": name, "lr": lr}, rounds=3)
+            runs.execute(config, tmp_path / f"{name}-lr{lr}", build=build)
+    found = report.find([tmp_path])
+    for run in found:
+        local = tables.reference(run, found)
+        if run.method == "fedavg":
+            assert local is not None and local.config["method"]["lr"] == run.config["method"]["lr"]
+        else:
+            assert local is None
+
+
+def test_settings_that_differ_in_much_are_called_by_their_folder(tmp_path: Path) -> None:
+    more = {"lr": 0.2, "epochs": 2, "batch_size": 4, "momentum": 0.5}
+    for name, changes in (("usual", {}), ("other", more)):
+        config = resolved(method={"name": "fedavg", **changes}, rounds=3)
+        runs.execute(config, tmp_path / name, build=build)
+    labels = [group.label for group in tables.groups(report.find([tmp_path]))]
+    assert labels == ["fedavg (other)", "fedavg (usual)"]
 
 
 def test_folders_without_runs(tmp_path: Path) -> None:

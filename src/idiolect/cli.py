@@ -37,6 +37,7 @@ from idiolect.options import (
     Set,
     Split,
     Stragglers,
+    Sweep,
     examples,
     flags_of,
 )
@@ -138,7 +139,7 @@ def run(
     _finish(place, summary, as_json)
 
 
-_NOT_SETTINGS = ("method", "methods", "out", "set_", "config", "as_json", "seeds")
+_NOT_SETTINGS = ("method", "methods", "out", "set_", "config", "as_json", "seeds", "sweep")
 
 
 @app.command(
@@ -166,6 +167,7 @@ def resume(
         "idiolect compare local fedavg fedper fedas --seeds 0,1,2",
         "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
         "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
+        "idiolect compare fedprox --seeds 0,1,2 --sweep mu=0.001,0.01,0.1",
     )
 )
 def compare(
@@ -179,6 +181,7 @@ def compare(
     seed: Seed = None,
     out: Out = None,
     set_: Set = None,
+    sweep: Sweep = None,
     config: File = None,
     participation: Participation = None,
     stragglers: Stragglers = None,
@@ -196,7 +199,8 @@ def compare(
 ) -> None:
     """Run several methods on the same clients; finished runs are not run again.
 
-    A setting for one method only is written with its name: --set fedas.lr=0.01.
+    A setting for one method only is written with its name: --set fedas.lr=0.01, --sweep
+    fedas.lr=0.01,0.1.
     """
     given = {k: v for k, v in locals().items() if k not in _NOT_SETTINGS}
     from idiolect import compare as comparison
@@ -206,7 +210,7 @@ def compare(
     split_name = flags.get("split", {}).get("name", "dirichlet")
     data_name = flags.get("data", {}).get("name", "digits")
     place = out or Path("runs") / f"compare-{data_name}-{split_name}"
-    plan = comparison.plans(methods, chosen, place, config, flags, set_ or ())
+    plan = comparison.plans(methods, chosen, place, config, flags, set_ or (), sweep or ())
     _compare(plan, place, as_json)
 
 

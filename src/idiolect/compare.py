@@ -1,14 +1,16 @@
-"""Several methods on the same clients, over several seeds: run what is missing, then the table."""
+"""Several methods on the same clients, over several seeds and values of their hyperparameters: run
+what is missing, then the table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from idiolect import config as settings
 from idiolect import report, runs
 from idiolect.engine.ranks import Ranks
-from idiolect.errors import UserError
+from idiolect.errors import UserError, did_you_mean
 
 DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
 DEMO_ROUNDS = 30
@@ -46,11 +48,14 @@ def plans(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
 ) -> list[Plan]:
-    """Every method with every seed. `--set fedas.lr=…` is meant for fedas alone."""
+    """Every method with every seed and every combination of the values in `sweeps`. `--set
+    fedas.lr=…` and `--sweep fedas.lr=…` are meant for fedas alone."""
     known = settings.methods_known(methods)
     if len(set(known)) < len(known):
-        raise UserError("each method can be compared once; to vary settings use `idiolect run`")
+        raise UserError("each method can be compared once; to vary its settings use --sweep")
+    todo = [(name, point) for name in known for point in _points(name, known, sweeps)]
     flags = dict(flags or {})
     given = "rounds" in flags or any(item.startswith("rounds=") for item in sets)
     given = given or (file is not None and "rounds" in settings.read_yaml(file))
@@ -59,13 +64,16 @@ def plans(
         flags["rounds"] = max(settings.rounds_default(name) for name in known)
     made = []
     for seed in seeds:
-        for name in known:
+        for name, point in todo:
             config = settings.resolve(
                 file,
                 {**flags, "method": {"name": name}, "seed": seed},
-                _meant_for(name, known, sets),
+                [*_meant_for(name, known, sets), *(f"method.{k}={v}" for k, v in point.items())],
             )
-            made.append(Plan(config, out / f"{name}-seed{seed}"))
+            values = [f"{key}{config['method'][key]}" for key in point]
+            made.append(Plan(config, out / "-".join([name, *values, f"seed{seed}"])))
+    if len({item.out for item in made}) < len(made):
+        raise UserError("--sweep takes different values for a hyperparameter")
     return made
 
 
@@ -82,13 +90,13 @@ def run_all(
     # All directories are checked before the first minute is spent.
     ranks = Ranks.current()
     standing = [ranks.agree(runs.standing, item.out, item.config) for item in plan]
-    seeds: dict[str, list[Plan]] = {}  # of each method: they share a stack
+    by_method: dict[str, list[Plan]] = {}  # seeds and values of one share a stack
     for item, found in zip(plan, standing, strict=True):
         if found == "finished":
             progress.note(f"{settings.label(item.config)}: already finished in {item.out}")
         else:
-            seeds.setdefault(item.config["method"]["name"], []).append(item)
-    for items in seeds.values():
+            by_method.setdefault(item.config["method"]["name"], []).append(item)
+    for items in by_method.values():
         outs = [item.out for item in items]
         runs.execute_together([item.config for item in items], outs, True, progress, build)
     return [report.load(item.out) for item in plan] if ranks.first else []
@@ -117,6 +125,30 @@ def parse_seeds(text: str) -> list[int]:
     if len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise UserError(f"--seeds takes different numbers of at least 0, got '{text}'")
     return seeds
+
+
+def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[dict[str, str]]:
+    """The combinations of values swept for this method: one empty one if there are none."""
+    from idiolect.methods import REGISTRY
+
+    axes: dict[str, list[str]] = {}
+    for item in sweeps:
+        path, equals, values = item.partition("=")
+        whose, dot, key = path.strip().rpartition(".")
+        if not equals or not all(text.strip() for text in values.split(",")):
+            raise UserError(f"--sweep takes key=value,value such as mu=0.01,0.1, got '{item}'")
+        if dot and whose != "method" and whose not in compared:
+            raise did_you_mean(whose, compared, "method in this comparison")
+        meant = [whose] if dot and whose != "method" else compared
+        having = [other for other in meant if key in REGISTRY[other].__dataclass_fields__]
+        if not having:
+            fields = {f for other in meant for f in REGISTRY[other].__dataclass_fields__}
+            raise did_you_mean(key, sorted(fields), f"hyperparameter of {', '.join(meant)}")
+        if name in having:
+            if key in axes:
+                raise UserError(f"--sweep has {key} of {name} twice; give all values in one")
+            axes[key] = [text.strip() for text in values.split(",")]
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[str]:

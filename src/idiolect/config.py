@@ -135,9 +135,29 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(config, sort_keys=False, default_flow_style=None, allow_unicode=True)
 
 
-def label(config: Config) -> str:
-    """How a run is called where people read it."""
-    return f"{config['method']['name']} seed {config['seed']}"
+def label(*configs: Config) -> str:
+    """How a run is called where people read it, or several of one method that are run together."""
+    varied = {k.removeprefix("method."): v for k, v in differences(configs).items()}
+    varied["seed"] = [config["seed"] for config in configs]
+    values = [f"{key} {','.join(dict.fromkeys(map(str, v)))}" for key, v in varied.items()]
+    return " ".join([configs[0]["method"]["name"], *values])
+
+
+def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
+    """The settings in which configs differ, apart from the seed: `method.lr`, with the value of
+    every config."""
+    flat = [_flat({**config, "seed": None}) for config in configs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    values = {key: [one.get(key) for one in flat] for key in keys}
+    return {key: v for key, v in values.items() if any(one != v[0] for one in v)}
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Config:
+    out: Config = {}
+    for key, value in config.items():
+        inner = isinstance(value, Mapping)
+        out |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return out
 
 
 def rounds_default(method: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from idiolect import keys
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
+from idiolect.vary import Apart, PerClient
 
 Order = Literal["shuffled", "fixed", "class"]
 
@@ -52,38 +54,49 @@ class Plan:
         the real size of each. With `steps`, the first is batch number `start` of an endless
         sequence of passes, so that a client goes on where its last round stopped.
         `merge_single` joins a last batch of one sample to the one before (BatchNorm needs two)."""
-        n = len(y)
-        width = n if self.batch_size == "full" else min(self.batch_size, n)
-        count, rest = divmod(n, width)
-        sizes = np.full(count, width)
-        if rest == 1 and merge_single and not self.drop_last:
-            sizes[-1] = width = width + 1
-        elif rest and not self.drop_last:
-            sizes = np.append(sizes, rest)
-        first, last = 0, self.epochs
+        where, sizes = _one_pass(len(y), self.batch_size, self.drop_last, merge_single)
+        batches, first, last = len(sizes), 0, self.epochs
         if self.steps:
-            first, last = start // len(sizes), (start + self.steps - 1) // len(sizes) + 1
+            first, last = start // batches, (start + self.steps - 1) // batches + 1
             round = -1
-        ends = np.cumsum(sizes)
-        column = np.arange(width)
-        where = np.where(column < sizes[:, None], (ends - sizes)[:, None] + column, 0)
-        passes = [self._positions(y, seed, client, round, p)[where] for p in range(first, last)]
-        rows, sizes = np.concatenate(passes), np.tile(sizes, last - first)
+        if self.order == "class":
+            rows = _repeated(np.argsort(y, kind="stable")[where], last - first)
+        elif self.order == "fixed" or self.batch_size == "full":
+            rows = _repeated(where, last - first)
+        else:
+            draws = [keys.rng(seed, self.purpose, client, round + 1, p) for p in range(first, last)]
+            rows = np.concatenate([draw.permutation(len(y))[where] for draw in draws])
+        sizes = np.tile(sizes, last - first)
         if self.steps:
-            at = start - first * len(ends)
+            at = start - first * batches
             rows, sizes = rows[at : at + self.steps], sizes[at : at + self.steps]
         elif self.most:
             rows, sizes = rows[: self.most], sizes[: self.most]
         return rows, sizes
 
-    def _positions(
-        self, y: np.ndarray, seed: int, client: int, round: int, number: int
-    ) -> np.ndarray:
-        if self.order == "class":
-            return np.argsort(y, kind="stable")
-        if self.order == "fixed" or self.batch_size == "full":
-            return np.arange(len(y))
-        return keys.rng(seed, self.purpose, client, round + 1, number).permutation(len(y))
+
+@lru_cache(maxsize=512)
+def _one_pass(
+    n: int, batch_size: int | Literal["full"], drop_last: bool, merge_single: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """A pass over n samples as rows of places in their order, and the real size of each."""
+    width = n if batch_size == "full" else min(batch_size, n)
+    count, rest = divmod(n, width)
+    sizes = np.full(count, width)
+    if rest == 1 and merge_single and not drop_last:
+        sizes[-1] = width = width + 1
+    elif rest and not drop_last:
+        sizes = np.append(sizes, rest)
+    column = np.arange(width)
+    begin = (np.cumsum(sizes) - sizes)[:, None]
+    where = np.where(column < sizes[:, None], begin + column, 0)
+    where.flags.writeable = sizes.flags.writeable = False
+    return where, sizes
+
+
+def _repeated(rows: np.ndarray, times: int) -> np.ndarray:
+    """The same pass again and again: a view, where a pass is one batch."""
+    return np.broadcast_to(rows, (times, *rows.shape)).reshape(-1, rows.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +145,11 @@ class Local(ABC):
         moving = self._moving(params, train)
         if not moving:
             return dict(params)
+        if isinstance(settings["lr"], PerClient):
+            settings["lr"] = self.each(settings["lr"])
+        for value in settings.values():  # what remains decides the steps of the whole stack
+            if isinstance(value, PerClient):
+                raise Apart(value.names)
         how = Sgd(**settings)
         if start is None:  # every round goes on where the one before stopped
             start = self.round * how.steps
@@ -208,6 +226,12 @@ class Local(ABC):
     def rows(self, values: Tensor) -> Rows:
         """`values`, one per training sample, clients one after the other."""
         return Rows(values)
+
+    def each(self, value: float | PerClient) -> Tensor:
+        """`[K]`: a hyperparameter, one value per client; in a sweep they may differ."""
+        if isinstance(value, PerClient):
+            return value.values[self.ids].to(self.device, self.dtype)
+        return torch.full_like(self.sizes, value)
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         """`[K, *shape]` uniform in [0, 1), keyed by client."""

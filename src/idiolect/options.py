@@ -23,6 +23,10 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, e.g. method.lr=0.05 or split.alpha=0.1; repeatable."),
 ]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(help="Values of a hyperparameter, e.g. mu=0.01,0.1; several make a grid."),
+]
 File = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.")]
 Participation = Annotated[
     str | None,

@@ -22,6 +22,7 @@ from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.schedule import Clock, Participation, Stragglers, Turn
 from idiolect.table import Keep, Table
+from idiolect.tasks import Adapt, Asking, Fit, Score, alone
 from idiolect.tree import Record, Tree
 
 EVALUATED_TOGETHER = 256  # clients whose models are on the device at once while testing
@@ -45,16 +46,6 @@ class Round:
     train_loss: float = float("nan")
     seconds: float = 0.0
     seconds_eval: float = 0.0
-
-
-@dataclass
-class Work:
-    """A round between its two halves: local work is what is missing."""
-
-    turn: Turn
-    down: Down = field(default_factory=Down)
-    mine: Record = field(default_factory=dict)
-    began: float = field(default_factory=time.perf_counter)
 
 
 class Simulation:
@@ -110,6 +101,7 @@ class Simulation:
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
         self.round = 0
         self._metrics = _blank_metrics(federation.n_clients)
+        self._facts = _facts(federation)
 
     def _schedule(
         self,
@@ -164,46 +156,42 @@ class Simulation:
 
     def start(self) -> Round:
         """Round 0: test the starting point."""
+        return alone(self.starting(), self.method, self.engine)
+
+    def step(self) -> Round:
+        """One round of the schedule."""
+        return alone(self.stepping(), self.method, self.engine)
+
+    def starting(self) -> Asking[Round]:
+        """Round 0 as tasks."""
         began = time.perf_counter()
-        self._evaluate()
+        yield from self._evaluate([])
         seconds = time.perf_counter() - began
         clients = self._columns(Turn())
         return Round(0, [], [], [], clients, seconds=seconds, seconds_eval=seconds)
 
-    def step(self) -> Round:
-        """One round of the schedule."""
-        work = self.begin()
-        fitted = None
-        if work.turn.start:
-            fitted = self.engine.fit(self.method, work.down, work.mine, work.turn.start, self.round)
-        return self.finish(work, fitted)
-
-    def begin(self) -> Work:
-        """The server's part before local work: who starts, and what they are sent."""
+    def stepping(self) -> Asking[Round]:
+        """One round as tasks: what has to be computed is yielded, its result is sent back."""
         if self.round >= self.rounds:
             raise UserError(f"all {self.rounds} rounds are done")
-        work = Work(self.turns[self.round])
-        self.server.round, self.server.logs = self.round, {}
-        if work.turn.start:
-            self.server = self.method.prepare(self.server, work.turn.start)
-            work.down = self._download(work.turn.start)
-            work.mine = self.mine[work.turn.start]
-        return work
-
-    def finish(self, work: Work, fitted: Fitted | None) -> Round:
-        """The rest of the round: what arrives is aggregated, and models are tested."""
-        method, turn, t = self.method, work.turn, self.round
+        began = time.perf_counter()
+        method, t, turn = self.method, self.round, self.turns[self.round]
         result = Round(t + 1, turn.start, list(turn.arrive), [], {})
+        self.server.round, self.server.logs = t, {}
         fresh: Record = {}
-        if fitted is not None:
-            result.bytes_down += work.down.nbytes(len(turn.start))
+        after: list[tuple[list[int], Tree]] = []  # models right after local work, to be tested
+        if turn.start:
+            self.server = method.prepare(self.server, turn.start)
+            down = self._download(turn.start)
+            mine = self.mine[turn.start]
+            fitted: Fitted = yield Fit(turn.start, t, down, mine)
+            result.bytes_down += down.nbytes(len(turn.start))
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
             result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
             result.train_loss = float(fitted.train_loss.mean())
-            if self._tests_now:
-                result.seconds_eval += self._test("after", fitted.trained, turn.start)
-        ups = self._receive(turn, fresh, t, result)
+            after.append((turn.start, fitted.trained))
+        ups = self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
             self.server = method.aggregate(self.server, ups)
         result.staleness = [t - s for s in turn.arrive.values()]
@@ -211,9 +199,11 @@ class Simulation:
         tested = self._tests_now
         self.round = t + 1
         if tested:
-            result.seconds_eval += self._evaluate()
+            since = time.perf_counter()
+            yield from self._evaluate(after)
+            result.seconds_eval = time.perf_counter() - since
         result.clients = self._columns(turn, blank=not tested)
-        result.seconds = time.perf_counter() - work.began
+        result.seconds = time.perf_counter() - began
         return result
 
     @property
@@ -225,13 +215,20 @@ class Simulation:
         down = self.method.download(self.server, list(who), since)
         return Down(self.engine.to_device(down.shared), self.engine.to_device(down.each))
 
-    def _receive(self, turn: Turn, fresh: Record, t: int, result: Round) -> Ups:
+    def _receive(
+        self,
+        turn: Turn,
+        fresh: Record,
+        t: int,
+        result: Round,
+        after: list[tuple[list[int], Tree]],
+    ) -> Ups:
         """Put together what reaches the server: this round's work and late work."""
         late = {i: s for i, s in turn.arrive.items() if s < t}
         record = fresh
         if late or list(turn.arrive) != turn.start:
             rows = {i: tree.row(fresh, k) for k, i in enumerate(turn.start)}
-            rows |= self._rejoin(late, t, result)
+            rows |= self._rejoin(late, t, result, after)
             for i in turn.start:
                 if i not in turn.arrive and i not in turn.lost:
                     self.pending[i] = (t, tree.each(lambda x: x.cpu(), rows[i]))
@@ -248,7 +245,13 @@ class Simulation:
             sorted(s for s, _ in self.pending.values()),
         )
 
-    def _rejoin(self, late: dict[int, int], t: int, result: Round) -> dict[int, Record]:
+    def _rejoin(
+        self,
+        late: dict[int, int],
+        t: int,
+        result: Round,
+        after: list[tuple[list[int], Tree]],
+    ) -> dict[int, Record]:
         """Late clients see the present before their work is used."""
         if not late:
             return {}
@@ -267,71 +270,88 @@ class Simulation:
             done = self.engine.spread(ids, t, rejoin, seen, mine, up)
             up, mine = done["up"], done["mine"]
             self.mine[ids] = mine
-            if self._tests_now:
-                result.seconds_eval += self._test("after", self.method.trained(seen, up, mine), ids)
+            after.append((ids, self.method.trained(seen, up, mine)))
         return {i: tree.row(up, k) for k, i in enumerate(ids)}
 
     # --- evaluation ---
 
-    def _evaluate(self) -> float:
-        """Test what every client would predict with now, and the shared model if there is one."""
-        began = time.perf_counter()
+    def _evaluate(self, after: Sequence[tuple[list[int], Tree]]) -> Asking[None]:
+        """Test models right after local work, the shared model if there is one, and what every
+        client would predict with now."""
+        for ids, params in after:
+            yield from self._test("after", params, ids)
         everyone = list(range(self.federation.n_clients))
+        shared = self.method.shared(self.server)
+        if shared is None or set(shared) != set(self.engine.net.names):
+            shared = {}
+        if shared:
+            yield from self._test("global", tree.expand(shared, len(everyone)), everyone)
         for at in range(0, len(everyone), EVALUATED_TOGETHER):
             ids = everyone[at : at + EVALUATED_TOGETHER]
-            self._test("before", self._personal(ids), ids)
-        shared = self.method.shared(self.server)
-        if shared is not None and set(shared) == set(self.engine.net.names):
-            self._test("global", tree.expand(shared, len(everyone)), everyone)
+            params = yield from self._predictors(ids)
+            if tree.shows(params, shared):
+                self._copy("global", "before", ids)
+                yield from self._validate("before", params, ids)
+                continue
+            known = _unchanged(params, ids, after)
+            self._copy("after", "before", list(known))
+            rest = [k for k, i in enumerate(ids) if i not in known]
+            yield from self._test("before", _rows(params, rest), [ids[k] for k in rest])
         if self.round == self.rounds and self.federation.unseen:
-            self._adapt_unseen(list(self.federation.unseen))
-        return time.perf_counter() - began
+            yield from self._adapt_unseen(list(self.federation.unseen))
 
     def _personal(self, ids: list[int]) -> Tree:
+        """What clients predict with."""
+        return alone(self._predictors(ids), self.method, self.engine)
+
+    def _predictors(self, ids: list[int]) -> Asking[Tree]:
         mine = self.mine[ids]
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
             return params
+        adapted: Tree = yield Adapt(ids, self.round, params)
+        return adapted
 
-        def adapt(local: Local, params: Tree) -> Record:
-            return {"model": self.method.adapt(params, local)}
-
-        adapted = self.engine.spread(ids, self.round, adapt, params)
-        return dict(adapted["model"])
-
-    def _adapt_unseen(self, ids: list[int]) -> None:
+    def _adapt_unseen(self, ids: list[int]) -> Asking[None]:
         """Held-out clients train once on what the server would send them; nothing goes back."""
         mine = self.mine[ids]
-        fitted = self.engine.fit(self.method, self._download(ids), mine, ids, self.round)
-        self._test("after", fitted.trained, ids)
+        fitted: Fitted = yield Fit(ids, self.round, self._download(ids), mine)
+        yield from self._test("after", fitted.trained, ids)
 
-    def _test(self, series: str, params: Tree, ids: Sequence[int]) -> float:
-        began = time.perf_counter()
-        parts: list[tuple[str, Part]] = [("", "test")]
-        if series != "global" and any(len(self.federation.val[i]) for i in ids):
-            parts.append(("val_", "val"))
-        for prefix, part in parts:
-            correct, loss = self.engine.evaluate(params, ids, part)
-            sizes = np.array([len(self.engine.data.parts[part][i]) for i in ids])
-            with np.errstate(invalid="ignore"):
-                self._metrics[f"{prefix}accuracy_{series}"][list(ids)] = correct.numpy() / sizes
-                self._metrics[f"{prefix}loss_{series}"][list(ids)] = loss.numpy() / sizes
-        return time.perf_counter() - began
+    def _test(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
+        """Test models on their clients' own samples."""
+        if ids:
+            yield from self._score(series, params, ids, "test")
+            yield from self._validate(series, params, ids)
+
+    def _validate(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
+        if series != "global" and self._facts["val_size"][ids].any():
+            yield from self._score(series, params, ids, "val")
+
+    def _copy(self, series: str, to: str, ids: list[int]) -> None:
+        """These clients' models are tested already, under the name of another series."""
+        for name, column in self._metrics.items():
+            if name.endswith(f"_{series}"):
+                self._metrics[name.removesuffix(series) + to][ids] = column[ids]
+
+    def _score(self, series: str, params: Tree, ids: list[int], part: Part) -> Asking[None]:
+        correct, loss = yield Score(ids, part, params)
+        prefix = "val_" if part == "val" else ""
+        sizes = self._facts[f"{part}_size"][ids]
+        with np.errstate(invalid="ignore"):
+            self._metrics[f"{prefix}accuracy_{series}"][ids] = correct.numpy() / sizes
+            self._metrics[f"{prefix}loss_{series}"][ids] = loss.numpy() / sizes
 
     def _columns(self, turn: Turn, blank: bool = False) -> dict[str, np.ndarray]:
-        n, fed = self.federation.n_clients, self.federation
+        n, arrived = self.federation.n_clients, list(turn.arrive)
         late = np.full(n, -1, dtype=np.int16)
-        for i, s in turn.arrive.items():
-            late[i] = self.round - 1 - s
-        columns: dict[str, np.ndarray] = {
-            "client": np.arange(n, dtype=np.int32),
-            "train_size": fed.sizes("train").numpy().astype(np.int32),
-            "val_size": fed.sizes("val").numpy().astype(np.int32),
-            "test_size": fed.sizes("test").numpy().astype(np.int32),
-            "started": np.isin(np.arange(n), turn.start),
-            "arrived": np.isin(np.arange(n), list(turn.arrive)),
+        late[arrived] = [self.round - 1 - s for s in turn.arrive.values()]
+        columns = {
+            **{k: self._facts[k] for k in ("client", "train_size", "val_size", "test_size")},
+            "started": _among(turn.start, n),
+            "arrived": _among(arrived, n),
             "staleness": late,
-            "unseen": np.isin(np.arange(n), list(fed.unseen)),
+            "unseen": self._facts["unseen"],
         }
         nothing = np.full(n, np.nan)
         return columns | {k: nothing if blank else v.copy() for k, v in self._metrics.items()}
@@ -396,3 +416,42 @@ def _blank_metrics(n: int) -> dict[str, np.ndarray]:
     names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
     names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
     return {name: np.full(n, np.nan) for name in names}
+
+
+def _unchanged(params: Tree, ids: list[int], tested: Sequence[tuple[list[int], Tree]]) -> set[int]:
+    """The clients whose model is, number by number, the one they were last tested with."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    for who, models in reversed(tested):
+        place = {i: k for k, i in enumerate(who) if i not in seen}
+        both = [(k, i) for k, i in enumerate(ids) if i in place]
+        mine, theirs = [k for k, _ in both], [place[i] for _, i in both]
+        same = tree.same(_rows(params, mine), _rows(models, theirs)).tolist()
+        found |= {i for (_, i), yes in zip(both, same, strict=True) if yes}
+        seen |= set(who)
+    return found
+
+
+def _rows(params: Tree, rows: list[int]) -> Tree:
+    """Some clients' models; all of them as they are, without a copy."""
+    if rows == list(range(len(next(iter(params.values()))))):
+        return params
+    at = torch.tensor(rows, dtype=torch.int64)
+    return {n: v[at.to(v.device)] for n, v in params.items()}
+
+
+def _facts(federation: Federation) -> dict[str, np.ndarray]:
+    """What is known of every client from the start."""
+    n = federation.n_clients
+    sizes = {
+        f"{part}_size": federation.sizes(part).numpy().astype(np.int32)
+        for part in ("train", "val", "test")
+    }
+    unseen = _among(list(federation.unseen), n)
+    return {"client": np.arange(n, dtype=np.int32), **sizes, "unseen": unseen}
+
+
+def _among(ids: Sequence[int], n: int) -> np.ndarray:
+    member = np.zeros(n, dtype=bool)
+    member[list(ids)] = True
+    return member

@@ -71,7 +71,8 @@ def execute_together(
     progress: Progress | None = None,
     build: Builder | None = None,
 ) -> list[dict[str, Any]]:
-    """Several seeds of one config, each into its own directory, in one stack where they can be."""
+    """Seeds and settings of one method, each into its own directory, in one stack where they can
+    be."""
     if build is None:
         from idiolect import assemble
 
@@ -115,9 +116,7 @@ def _run(todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progr
             lead = group[0]
             lead.progress = progress
             sent = sum(event["bytes_up"] + event["bytes_down"] for event in lead.events)
-            label = settings.label(lead.config)
-            if len(group) > 1:
-                label += "".join(f",{run.config['seed']}" for run in group[1:])
+            label = settings.label(*(run.config for run in group))
             progress.start(label, max(lead.round, 0), lead.config["rounds"], sent)
             try:
                 _rounds(group, stop)
@@ -131,12 +130,15 @@ def _run(todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progr
 
 
 def _stacks(recorders: "list[_Recorder]") -> "list[list[_Recorder]]":
-    """Runs that take their rounds together: all of them, or each on its own."""
+    """Runs that take their rounds together, as far as they can."""
+    if len(recorders) == 1:
+        return [recorders]
     from idiolect.sweep import Sweep
 
-    simulations = [run.sim for run in recorders]
-    same = len({run.round for run in recorders}) == 1 and len(recorders) > 1
-    return [recorders] if same and Sweep.fits(simulations) else [[run] for run in recorders]
+    stacks: dict[Any, list[_Recorder]] = {}
+    for run in recorders:
+        stacks.setdefault((run.round, Sweep.kind(run.sim)), []).append(run)
+    return list(stacks.values())
 
 
 def _summary_of(out: Path) -> dict[str, Any]:
@@ -180,10 +182,10 @@ def read_events(out: Path) -> list[dict[str, Any]]:
 def _rounds(group: "list[_Recorder]", stop: Stop) -> None:
     lead, ranks = group[0], Ranks.current()
     total, every = lead.config["rounds"], lead.config["checkpoint_every"]
-    for run in group:
-        if run.round < 0:
-            run.record(run.sim.start())
-    step = _stepper(group)
+    start, step = _steppers(group)
+    if lead.round < 0:
+        for run, done in zip(group, start(), strict=True):
+            run.record(done)
     while lead.round < total:
         if ranks.any(stop.asked):
             for run in group:
@@ -202,13 +204,15 @@ def _rounds(group: "list[_Recorder]", stop: Stop) -> None:
         run.finish()
 
 
-def _stepper(group: "list[_Recorder]") -> Callable[[], list[Any]]:
-    """One round of every run in the group."""
+def _steppers(group: "list[_Recorder]") -> tuple[Callable[[], list[Any]], ...]:
+    """Round 0, and one round, of every run in the group."""
     if len(group) == 1:
-        return lambda: [group[0].sim.step()]
+        sim = group[0].sim
+        return lambda: [sim.start()], lambda: [sim.step()]
     from idiolect.sweep import Sweep
 
-    return Sweep([run.sim for run in group]).step
+    sweep = Sweep([run.sim for run in group])
+    return sweep.start, sweep.step
 
 
 class _Recorder:

@@ -109,6 +109,26 @@ def expand(tree: Tree, k: int) -> Tree:
     return {n: x.expand(k, *x.shape) for n, x in tree.items()}
 
 
+def shows(tree: Tree, shared: Tree) -> bool:
+    """Whether every client's row of `tree` is `shared` itself: a view of it, not a copy."""
+
+    def same(x: Tensor, s: Tensor) -> bool:
+        one = x.stride(0) == 0 or len(x) == 1
+        return one and x.data_ptr() == s.data_ptr() and x[0].stride() == s.stride()
+
+    return tree.keys() == shared.keys() and all(same(tree[n], shared[n]) for n in tree)
+
+
+def same(a: Tree, b: Tree) -> Tensor:
+    """`[K]`: whether client k has the same values in both."""
+    alike = torch.ones(len(next(iter(a.values()))), dtype=torch.bool)
+    for name, x in a.items():
+        if not alike.any():
+            break
+        alike &= (x == b[name]).reshape(len(x), -1).all(1).cpu()
+    return alike
+
+
 def stack(trees: Sequence[Tree]) -> Tree:
     return {n: torch.stack([t[n] for t in trees]) for n in trees[0]}
 

@@ -43,6 +43,15 @@ class Data:
             "test": federation.test,
         }
         self._scale, self._shift = self._affine(federation)
+        self._labels: dict[int, tuple[np.ndarray, Tensor]] = {}
+
+    def train_labels(self, client: int) -> tuple[np.ndarray, Tensor]:
+        """Of a client's training samples, and how many there are of each class."""
+        if client not in self._labels:
+            y = self.labels[self.parts["train"][client].numpy()]
+            counts = torch.bincount(torch.as_tensor(y), minlength=self.classes)
+            self._labels[client] = y, counts
+        return self._labels[client]
 
     def _laid(self, federation: Federation) -> tuple[Tensor, Tensor]:
         return federation.x.to(self.device), federation.y.to(self.device)
@@ -54,6 +63,10 @@ class Data:
     def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
         """`here` for `size` samples at a time."""
         yield from index.to(self.device).split(size)
+
+    def lasting(self, index: Tensor) -> Tensor:
+        """An index that will be asked for again, in the form `here` is quickest with."""
+        return index.to(self.device)
 
     def _affine(self, federation: Federation) -> tuple[Tensor | None, Tensor | None]:
         """uint8 -> /255, then (x - mean) / std per channel, as one multiply-add."""
@@ -101,6 +114,9 @@ class Window(Data):
     def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
         yield from map(self.here, index.split(size))
 
+    def lasting(self, index: Tensor) -> Tensor:
+        return index
+
 
 @dataclass
 class Fitted:
@@ -147,11 +163,10 @@ class DataLocal(Local):
         self.index_host = torch.cat(index)
         self._index = torch.empty(0)
         self._turn: int | None = -1  # of `data`, for which the index holds; None: for good
-        self.y_host = [data.labels[i.numpy()] for i in index]
+        labels = [data.train_labels(i) for i in ids]
+        self.y_host = [y for y, _ in labels]
         self.offsets = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-        counts = torch.stack(
-            [torch.bincount(torch.as_tensor(y), minlength=data.classes) for y in self.y_host]
-        )
+        counts = torch.stack([each for _, each in labels])
         super().__init__(
             net,
             round,

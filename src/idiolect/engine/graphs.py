@@ -61,7 +61,8 @@ def _signature(work: Training | Squares, stack: Tree, extra: tuple[Any, ...]) ->
         tuple((n, tuple(v.shape)) for n, v in (e.items() if isinstance(e, dict) else [("", e)]))
         for e in extra
     )
-    what = (type(work), work.loss, tuple(work.moving), work.settings)
+    one_lr = not isinstance(work.lr, Tensor)  # for all clients
+    what = (type(work), work.loss, tuple(work.moving), work.settings, one_lr)
     return (*what, work.coupled, work.steps.exact, work.steps.usual, shapes, more)
 
 

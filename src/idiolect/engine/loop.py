@@ -119,7 +119,7 @@ class LoopLocal(DataLocal):
     def _batches(self, plan: Plan, start: int = 0, merge: bool = False) -> list[Tensor]:
         where = (self.y_host[0], *self.keys[0], self.round)
         rows, sizes = plan.table(*where, start, merge)
-        return [torch.from_numpy(r[:s]) for r, s in zip(rows, sizes, strict=True)]
+        return [torch.tensor(r[:s]) for r, s in zip(rows, sizes, strict=True)]
 
     def _call(
         self, fn: Loss, net: Net, w: Tree, at: Tensor, extra: Sequence[Any], x: Rows | None

@@ -28,6 +28,7 @@ from idiolect.net import Net
 from idiolect.tree import Tree
 
 EVAL_BATCH = 512
+REMEMBERED = 8  # sets of clients whose test batches are kept
 
 
 class StackedLocal(DataLocal):
@@ -205,6 +206,7 @@ class StackedEngine(Engine):
         for net in (self.net, self.train_net):
             layers.install(net.module, self.device)
         self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
+        self._tested: dict[tuple[tuple[int, ...], Part], tuple[Tensor, list[Tensor]]] = {}
 
     def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
         """The whole cohort, or equal parts of it that fit the memory."""
@@ -219,40 +221,56 @@ class StackedEngine(Engine):
 
     @torch.no_grad()
     def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
-        index = [self.data.parts[part][i] for i in ids]
         if all(v.stride(0) == 0 or len(v) == 1 for v in params.values()):
-            return self._evaluate_shared(tree.client(params, 0), index)
-        most = self.chunks.most(self.guess(min(EVAL_BATCH, max(map(len, index)))), len(ids))
+            return self._evaluate_shared(tree.client(params, 0), ids, part)
+        widest = max(self._sizes(ids, part))
+        most = self.chunks.most(self.guess(min(EVAL_BATCH, widest)), len(ids))
         if most < len(ids):
             spans = [slice(at, at + most) for at in range(0, len(ids), most)]
             parts = [self._evaluate(take(params, s), ids[s], part) for s in spans]
             return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
-        order = sorted(range(len(ids)), key=lambda k: -len(index[k]))
-        stack = {n: v[torch.tensor(order, device=v.device)] for n, v in params.items()}
+        order, batches = self._test_batches(tuple(ids), part)
+        stack = {n: v[order.to(v.device)] for n, v in params.items()}
         correct = torch.zeros(len(ids), device=self.device, dtype=torch.float64)
         loss = torch.zeros_like(correct)
-        for at in range(0, len(index[order[0]]), EVAL_BATCH):
-            batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
-            k = len(batch)
-            rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
-            rows = self.data.here(rows)
+        for batch in batches:
+            k, rows = len(batch), self.data.here(batch)
             given, real = rows.clamp_min(0), rows >= 0
             inputs, y = self.data.inputs(given), self.data.y[given]
             logits = torch.vmap(self.net)({n: v[:k] for n, v in stack.items()}, inputs)
             each = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
             correct[:k] += ((logits.argmax(-1) == y) & real).sum(1)
             loss[:k] += (each.reshape(y.shape) * real).sum(1)
-        back = torch.argsort(torch.tensor(order))
+        back = torch.argsort(order)
         return correct.cpu()[back], loss.cpu()[back]
 
-    def _evaluate_shared(self, params: Tree, index: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _test_batches(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, list[Tensor]]:
+        """Clients from most to fewest samples, and their samples in batches `[k, B]` filled up with
+        -1. The same clients are tested again and again: the latest are remembered."""
+        if (ids, part) not in self._tested:
+            index = [self.data.parts[part][i] for i in ids]
+            order = sorted(range(len(ids)), key=lambda k: -len(index[k]))
+            batches = []
+            for at in range(0, len(index[order[0]]), EVAL_BATCH):
+                batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
+                rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
+                batches.append(self.data.lasting(rows))
+            while len(self._tested) >= REMEMBERED:
+                del self._tested[next(iter(self._tested))]
+            self._tested[ids, part] = torch.tensor(order), batches
+        return self._tested[ids, part]
+
+    def _evaluate_shared(
+        self, params: Tree, ids: Sequence[int], part: Part
+    ) -> tuple[Tensor, Tensor]:
         """One model for all: the clients' samples in large common batches."""
+        index = [self.data.parts[part][i] for i in ids]
         hit, loss = [], []
         for at in self.data.pieces(torch.cat(index), 8 * EVAL_BATCH):
             logits, y = self.net(params, self.data.inputs(at)), self.data.y[at]
-            hit.append(logits.argmax(1) == y)
+            hit.append((logits.argmax(1) == y).double())
             loss.append(nn.functional.cross_entropy(logits, y, reduction="none").double())
-        sizes = [len(i) for i in index]
-        hits = torch.cat(hit).double().cpu().split(sizes)
-        losses = torch.cat(loss).cpu().split(sizes)
-        return torch.stack([h.sum() for h in hits]), torch.stack([v.sum() for v in losses])
+        both = torch.stack([torch.cat(hit), torch.cat(loss)]).cpu()
+        owner = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(i) for i in index]))
+        correct, total = both.new_zeros(2, len(ids)).index_add_(1, owner, both)
+        return correct, total

@@ -51,16 +51,19 @@ class Steps:
         self.clients, self.exact = len(tables), exact
         self.count = len(tables[order[0]][1])
         self.width = max(rows.shape[1] for rows, _ in tables)
-        at = np.empty((self.count, len(order), self.width), dtype=np.int64)
+        # Full batches see the same samples in every step.
+        same = all(rows.strides[0] == 0 and len(rows) == self.count for rows, _ in tables)
+        kept = 1 if same else self.count
+        at = np.empty((kept, len(order), self.width), dtype=np.int64)
         self.sizes = np.zeros((self.count, len(order)), dtype=np.int64)
         for k, i in enumerate(order):
             rows, sizes = tables[i]
             at[:, k] = offsets[i]
-            at[: len(sizes), k, : rows.shape[1]] = rows + offsets[i]
+            at[: len(sizes), k, : rows.shape[1]] = rows[:kept] + offsets[i]
             self.sizes[: len(sizes), k] = sizes
         self.active = (self.sizes > 0).sum(1)  # clients still training at each step
         self.samples = self.sizes.sum(0)[np.argsort(order)]  # by client
-        self.at = torch.from_numpy(at).to(device)
+        self.at = torch.from_numpy(at).to(device).expand(self.count, -1, -1)
         self.size = torch.from_numpy(self.sizes).to(device, dtype)
         self.ragged = bool((self.sizes[self.sizes > 0] < self.width).any())
         # The usual batch size; in exact mode the others are steps of their own.

@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from torch import Tensor
 
 from idiolect import tree
@@ -64,7 +63,7 @@ class APFL(FedAvg):
             raise UserError(f"method.alpha of apfl must be in [0, 1], not {self.alpha}")
 
     def client_init(self, start: Tree, local: Local) -> Record:
-        alpha = torch.full_like(local.sizes, self.alpha)
+        alpha = local.each(self.alpha)
         return self._split(start, alpha, local.net)
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:

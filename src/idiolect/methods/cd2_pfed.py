@@ -79,7 +79,7 @@ class CD2pFed(FedAvg):
         part, start = down["model"], tree.overlay(down["model"], mine["model"])
         shared, private = self._sub_networks(part, tree.pick(start, local.net.weights))
         if self.distill and private:
-            extra = (shared, private, torch.full_like(local.sizes, self.distill))
+            extra = (shared, private, local.each(self.distill))
             model = self.train(local, start, cyclic_distillation, extra=extra)
         else:
             model = self.train(local, start)

@@ -16,8 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-
 from idiolect import tree
 from idiolect.errors import UserError
 from idiolect.method import Record, Tree, hyper
@@ -65,7 +63,7 @@ class Ditto(FedAvg):
         if self.personal_epochs:
             how |= {"epochs": self.personal_epochs, "steps": 0}
         anchor = tree.pick(towards, local.net.weights)
-        pull = torch.full_like(local.sizes, self.lam)
+        pull = local.each(self.lam)
         return self.train(local, own, proximal, extra=(anchor, pull), **how)
 
     def personal(self, down: Record, mine: Record) -> Tree:

@@ -73,7 +73,7 @@ class FedAMP(SgdMethod):
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         cloud = tree.pick(down["cloud"], local.net.weights)
         start = mine["model"] if self.start == "own" else mine["model"] | cloud
-        strength = torch.full_like(local.sizes, self.lam / self.alpha)
+        strength = local.each(self.lam / self.alpha)
         model = self.train(local, start, proximal, extra=(cloud, strength))
         return {"model": tree.pick(model, local.net.weights)}, {"model": model}
 

@@ -68,7 +68,7 @@ class FedDWA(SgdMethod):
     def _guidance(self, local: Local, model: Tree) -> Tree:
         if self.guidance == "full_gradient":  # Eq. 16
             gradient, _, _ = local.grad(cross_entropy, model)
-            return tree.add(tree.pick(model, gradient), tree.scale(gradient, -self.lr))
+            return tree.add(tree.pick(model, gradient), tree.scale(gradient, -local.each(self.lr)))
         return self.train(
             local,
             model,

@@ -80,7 +80,7 @@ class FedPAC(SgdMethod):
         how["lr"] = self.head_lr * self.lr_decay**local.round
         model = self.train(local, base | head, train=head, **how)
         target = torch.where(known[..., None], down["centroids"], means)
-        pull = self.lam * known.any(1, keepdim=True).expand_as(known).to(target.dtype)
+        pull = local.each(self.lam)[:, None] * known.any(1, keepdim=True).expand_as(known)
         model = self.train(local, model, aligned, extra=(target, pull), train=base)
         up = {
             "base": tree.pick(model, base),

@@ -69,7 +69,7 @@ class FedProto(LocalOnly):
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         [(weight, target)], [(bias, known)] = down["prototypes"].items(), down["known"].items()
-        extra = (target, self.lam * known.to(target.dtype))
+        extra = (target, local.each(self.lam)[:, None] * known.to(target.dtype))
         model = self.train(local, mine["model"], aligned, extra=extra)
         means = local.class_mean(local.forward(features, model))
         return {"prototypes": {weight: means}, "counts": {bias: local.counts}}, {"model": model}

@@ -49,5 +49,5 @@ class FedProx(FedAvg):
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         anchor = tree.pick(down["model"], local.net.weights)
-        pull = torch.full_like(local.sizes, self.mu)
+        pull = local.each(self.mu)
         return {"model": self.train(local, down["model"], proximal, extra=(anchor, pull))}, mine

@@ -73,7 +73,7 @@ class FedRecon(PFLEGO):
         else:
             how |= {"batch_size": "full", "epochs": self.update_steps, "lr": self.update_lr}
             after = local.sgd(holdout.weighted, rest | head, purpose="theta", **how)
-            gradient = tree.scale(tree.sub(theta, after), 1 / self.update_lr)
+            gradient = tree.scale(tree.sub(theta, after), local.each(1 / self.update_lr))
         kept = {"head": head, "stats": tree.pick(after, local.net.stats)}
         return {"gradient": gradient}, mine | kept
 

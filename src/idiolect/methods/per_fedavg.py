@@ -111,7 +111,7 @@ class PerFedAvg(FedAvg):
         how: dict[str, Any] = {"coupled": True}
         if self.batch_size != "full":
             how["batch_size"] = parts * self.batch_size
-        how["extra"] = tuple(torch.full_like(local.sizes, v) for v in (self.alpha, self.delta))
+        how["extra"] = (local.each(self.alpha), local.each(self.delta))
         return {"model": self.train(local, down["model"], meta(self.form), **how)}, mine
 
     def adapt(self, params: Tree, local: Local) -> Tree:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from torch import Tensor
 
 from idiolect import tree
@@ -83,8 +82,8 @@ class PFedMe(FedAvg):
             repeat=self.inner_steps,
             after=follow,
             extra=(
-                torch.full_like(local.sizes, self.lam),
-                torch.full_like(local.sizes, self.lr * decay),
+                local.each(self.lam),
+                local.each(self.lr * decay),
             ),
         )
         done = tree.nest(both)

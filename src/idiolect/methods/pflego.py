@@ -99,7 +99,7 @@ class PFLEGO(Method):
             how: dict[str, Any] = {"batch_size": "full", "epochs": self.tau - 1, "lr": self.beta}
             head = local.sgd(head_loss, head, x=phi, train=local.net.head, **how)
         gradient, _, after = local.grad(cross_entropy, rest | head, training=True)
-        step = self.rho * down["scale"]
+        step = local.each(self.rho) * down["scale"]
         if self.head_step == "exact":
             step = step * down["alpha"]
         own = tree.pick(gradient, local.net.head)

@@ -64,7 +64,7 @@ class Scaffold(FedAvg):
         if self.option == 1:
             fresh, _, _ = local.grad(cross_entropy, x)
         else:
-            lr = self.lr * self.lr_decay**local.round
+            lr = local.each(self.lr * self.lr_decay**local.round)
             moved = tree.sub(tree.pick(x, c), tree.pick(y, c))
             fresh = tree.add(tree.sub(own, c), tree.scale(moved, 1 / (local.steps["train"] * lr)))
         return {"model": y, "control": tree.sub(fresh, own)}, {"control": fresh}

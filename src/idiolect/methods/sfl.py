@@ -85,7 +85,7 @@ class SFL(SgdMethod):
         return Down(shared={"world": server["world"]}, each={"node": server["nodes"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        extra = (down["node"], down["world"], torch.full_like(local.sizes, self.lam))
+        extra = (down["node"], down["world"], local.each(self.lam))
         model = self.train(local, down["world"] | mine["stats"], tethered, extra=extra)
         up: Record = {"model": tree.pick(model, local.net.weights)}
         if self.graph == "classes":

@@ -29,6 +29,8 @@ COLUMNS = (
     ("seconds_per_round", "s/round", "evaluation included"),
 )
 
+LABELLED = 3  # settings written out in a row's label
+
 
 @dataclass(frozen=True)
 class Group:
@@ -48,29 +50,46 @@ class Group:
 
 
 def groups(found: Sequence[Run]) -> list[Group]:
-    """Runs by setting, local first; a method with several settings gets its folder's name too."""
+    """Runs by setting, local first; a method with several settings is called by what differs."""
     by_setting: dict[str, list[Run]] = {}
     for run in found:
         by_setting.setdefault(settings.digest({**run.config, "seed": 0}), []).append(run)
     sets = sorted(by_setting.values(), key=lambda members: members[0].method != "local")
-    names = [members[0].method for members in sets]
     made: list[Group] = []
-    for name, members in zip(names, sets, strict=True):
-        label = name if names.count(name) == 1 else f"{name} ({members[0].path.name})"
+    for members in sets:
+        label = _label(members[0], [other[0] for other in sets])
         number = sum(group.method != "local" for group in made)
         made.append(Group(label, sorted(members, key=lambda run: run.seed), number))
     return made
 
 
+def _label(run: Run, others: Sequence[Run]) -> str:
+    """`fedprox mu=0.1`; the folder's name where settings differ in too much to be written out."""
+    alike = [one for one in others if one.method == run.method]
+    varied = settings.differences([one.config for one in alike])
+    if len(varied) > LABELLED:
+        return f"{run.method} ({run.path.name})"
+    at = alike.index(run)
+    values = [f"{key.removeprefix('method.')}={v[at]}" for key, v in varied.items()]
+    return " ".join([run.method, *values])
+
+
 def reference(run: Run, found: Sequence[Run]) -> Run | None:
-    """The `local` run on the same clients: same data, split and seed."""
+    """The `local` run on the same clients: same data, split and seed. Of several, the one that has
+    most settings in common with this run."""
     if run.method == "local":
         return None
-    for other in found:
-        same = all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
-        if other.method == "local" and same:
-            return other
-    return None
+
+    def in_common(other: Run) -> int:
+        return len(other.config["method"].items() & run.config["method"].items())
+
+    alone = [other for other in found if other.method == "local"]
+    alike = [
+        other
+        for other in alone
+        if all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
+    ]
+    return max(alike, key=in_common, default=None)
 
 
 def rows(found: Sequence[Run]) -> list[Row]:
