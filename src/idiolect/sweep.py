@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from idiolect.engine.base import Engine, Window
+from idiolect.engine.ranks import Ranks
 from idiolect.federation import Federation
 from idiolect.method import Method
 from idiolect.rounds import Round, Simulation
@@ -56,7 +57,10 @@ class Sweep:
     def kind(simulation: Simulation) -> Any:
         """What simulations in one stack have in common."""
         method, federation = simulation.method, simulation.federation
-        fixed = [v for v in vars(method).values() if not isinstance(v, float)]
+        # That a number cannot differ in a stack is found out by the rank that meets it, and the
+        # others would wait for it: several ranks join only equal methods.
+        equal = Ranks.current().world > 1
+        fixed = [v for v in vars(method).values() if equal or not isinstance(v, float)]
         alone = method.one_by_one or simulation.engine.name != "stacked"
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
         when = (simulation.round, simulation.rounds, simulation.eval_every)

@@ -66,7 +66,7 @@ def after(sims: list[Simulation]) -> dict[str, Tensor]:
 
 
 def reported(done: Round) -> dict[str, Tensor]:
-    columns = {n: torch.from_numpy(np.asarray(v)) for n, v in done.clients.items()}
+    columns = {n: torch.from_numpy(np.array(v)) for n, v in done.clients.items()}
     facts = {"up": done.bytes_up, "down": done.bytes_down, "loss": done.train_loss}
     facts |= {"samples": done.samples}
     logs = {f"logs/{n}": v for n, v in done.logs.items()}
