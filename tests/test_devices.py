@@ -15,7 +15,8 @@ from torch import Tensor
 from idiolect import tree
 from idiolect.method import Down, Method, Server, Ups
 from idiolect.methods.fedavg import FedAvg
-from idiolect.tree import Record, Table
+from idiolect.table import Table
+from idiolect.tree import Record
 
 from .test_every_method import each_method, ran_with, small
 
@@ -32,6 +33,8 @@ class Shelf:
     def __setitem__(self, ids: Sequence[int], record: Record) -> None:
         stays(record)
         self.row = tree.row(record, 0)
+
+    mix = Table.mix
 
 
 def away(value: Any) -> Any:

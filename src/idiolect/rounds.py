@@ -180,6 +180,7 @@ class Simulation:
         self.server.round, self.server.logs = t, {}
         fresh: Record = {}
         after: list[tuple[list[int], Tree]] = []  # models right after local work, to be tested
+        loss = torch.tensor(torch.nan)
         if turn.start:
             self.server = method.prepare(self.server, turn.start)
             down = self._download(turn.start)
@@ -189,7 +190,7 @@ class Simulation:
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
             result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
-            result.train_loss = float(fitted.train_loss.mean())
+            loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
         ups = self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
@@ -203,6 +204,7 @@ class Simulation:
             yield from self._evaluate(after)
             result.seconds_eval = time.perf_counter() - since
         result.clients = self._columns(turn, blank=not tested)
+        result.train_loss = float(loss)  # where the host waits for the GPU
         result.seconds = time.perf_counter() - began
         return result
 

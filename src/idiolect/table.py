@@ -111,11 +111,14 @@ class Table:
             for ids in _pieces(group):
                 self[ids] = tree.pile([rows[i] for i in ids])
 
-    def mix(self, weight: Tensor, ids: Sequence[int]) -> Tree:
+    def mix(self, weight: Tensor | Sequence[float], ids: Sequence[int]) -> Tree:
         """`sum_j weight[j] * row_j` of tables that hold trees, a piece of the clients at a time."""
         total: Tree = {}
         for at in range(0, len(ids), PIECE):
-            part = tree.mix(weight[at : at + PIECE], self[ids[at : at + PIECE]])
+            rows = self[ids[at : at + PIECE]]
+            like = next(iter(rows.values()))
+            share = tree.beside(weight[at : at + PIECE], like).to(like.dtype)
+            part = tree.mix(share, rows)
             total = tree.add(total, part) if total else part
         return total
 

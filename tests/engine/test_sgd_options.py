@@ -137,7 +137,7 @@ def test_statistics_never_move_by_a_gradient(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_start_for_all(engine: str) -> None:
     sim = simulation(methods.build("fedavg"), ragged_federation(), SmallNet(), engine=engine)
-    ids = sim.engine.groups(range(5))[0]
+    ids = next(iter(sim.engine.groups(range(5))))
     local, k = sim.engine.local(ids, 0), len(ids)
     params = {n: v.expand(k, *v.shape) for n, v in sim.start_tree.items()}
     how: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": BATCH}

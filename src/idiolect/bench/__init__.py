@@ -26,7 +26,7 @@ class Benchmark:
 
     what: str
     rows: Callable[[str, bool], list[Row]] | None = None
-    jobs: Callable[[bool], list[Job]] | None = None
+    jobs: Callable[[bool, str], list[Job]] | None = None
     measure: Callable[[Job, str, str], Row] = job.measure
     peers: tuple[str, ...] = ()
 
@@ -92,7 +92,7 @@ def run(
             result["failed"].append(str(error))
             del paths[peer]
     with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
-        for one in benchmark.jobs(quick):
+        for one in benchmark.jobs(quick, device):
             ours = [
                 one.label | _engine(one, engine) | benchmark.measure(one, device, engine)
                 for engine in one.engines

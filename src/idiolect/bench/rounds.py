@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from idiolect.bench.job import Job, dirichlet, random_federation, random_table
@@ -9,7 +11,7 @@ from idiolect.federation import sources
 from idiolect.federation.table import Table
 
 
-def pfllib_jobs(quick: bool) -> list[Job]:
+def pfllib_jobs(quick: bool, device: str = "cpu") -> list[Job]:
     """20 clients of 596 to 4,768 random samples, 59,621 in all, three quarters for training."""
     sizes = uneven(6, 24, 36) if quick else uneven(20, 596, 4768)
     federation = random_federation(sizes, (3, 32, 32), train_share=0.75)
@@ -20,10 +22,17 @@ def pfllib_jobs(quick: bool) -> list[Job]:
         "fedper": ("pfllib", "FedPer"),
         "fedas": ("fedas", "FedAS"),
     }
-    return [
+    jobs = [
         Job({"method": name}, {"name": name, **settings}, federation, rounds=count, peer=peer)
         for name, peer in theirs.items()
     ]
+    if device == "cuda":  # what PyTorch does in convolutions unless told otherwise
+        jobs += [
+            replace(one, label={"method": f"{name}, tf32"}, options={"dtype": "tf32"}, peer=None)
+            for name, one in zip(theirs, jobs, strict=True)
+            if name != "fedper"
+        ]
+    return jobs
 
 
 def uneven(clients: int, smallest: int, largest: int) -> np.ndarray:
@@ -32,7 +41,7 @@ def uneven(clients: int, smallest: int, largest: int) -> np.ndarray:
     return (smallest + (largest - smallest) * place).astype(int)
 
 
-def cpu_jobs(quick: bool, share: float = 1.0) -> list[Job]:
+def cpu_jobs(quick: bool, device: str = "cpu", share: float = 1.0) -> list[Job]:
     """All 70,000 samples of MNIST over 20 clients, a quarter of each client's for testing.
 
     Random samples of that shape where there is no MNIST, and in the quick form.

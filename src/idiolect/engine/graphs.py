@@ -26,7 +26,7 @@ from idiolect.tree import Tree
 if TYPE_CHECKING:
     from idiolect.engine.work import Squares, Training
 
-WORTH = 8  # steps from which a capture pays
+WORTH = 4  # steps a round from which a capture pays
 SHRINK = 0.8  # ratio of neighbouring stack sizes
 
 

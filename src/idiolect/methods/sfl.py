@@ -25,9 +25,18 @@ from torch import Tensor
 
 from idiolect import tree
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, SgdMethod, Ups, cross_entropy, hyper
-from idiolect.table import Table
-from idiolect.tree import Tree
+from idiolect.method import (
+    Down,
+    Ids,
+    Record,
+    Server,
+    SgdMethod,
+    Table,
+    Tree,
+    Ups,
+    cross_entropy,
+    hyper,
+)
 
 if TYPE_CHECKING:
     from idiolect.local import Local

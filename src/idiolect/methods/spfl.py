@@ -67,7 +67,7 @@ class SPFL(SgdMethod):
     def prepare(self, server: Server, who: Ids) -> Server:
         if server.round % self.gamma == 0 and self.refresh_average:
             everyone = list(server.sizes)
-            total = server["models"].mix(torch.ones(len(everyone)), everyone)
+            total = server["models"].mix([1.0] * len(everyone), everyone)
             mean = tree.apply(lambda w: w / len(everyone), total)
             server["models"][everyone] = tree.expand(mean, len(everyone))
         return server
