@@ -25,6 +25,11 @@ def free(device: torch.device) -> int:
     return int(left) + unused
 
 
+def sent(x: Tensor, device: torch.device) -> Tensor:
+    """`x` on the device; the host does not wait for a GPU to have it."""
+    return x.to(device, non_blocking=device.type == "cuda")
+
+
 def gather(store: Tensor, at: Tensor, out: Tensor) -> None:
     """Rows `at` of a tensor in host memory into `out`, which may be on a GPU: the copy there is
     under way on the current stream when this returns."""

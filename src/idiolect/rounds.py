@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from idiolect import memory, start, tree
 from idiolect import schedule as schedules
-from idiolect import start, tree
 from idiolect.engine.base import Fitted, Part
 from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
@@ -46,6 +46,52 @@ class Round:
     train_loss: float = float("nan")
     seconds: float = 0.0
     seconds_eval: float = 0.0
+    open: Open | None = None  # what is not known yet
+
+    def settle(self) -> Round:
+        """Wait for the numbers that a GPU may still be computing."""
+        if self.open is not None:
+            self.train_loss = float(self.open.loss)
+            self.seconds = self.open.whole.seconds
+            self.seconds_eval = self.open.testing.seconds if self.open.testing else 0.0
+            self.open = None
+        return self
+
+
+@dataclass
+class Open:
+    """The numbers of a round that a GPU has yet to give."""
+
+    loss: Tensor
+    whole: Span
+    testing: Span | None = None
+
+
+class Span:
+    """How long something takes: on a GPU from mark to mark in its stream, whenever that is read."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._begin = self._mark()
+        self._end: Any = None
+
+    def _mark(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def end(self) -> Span:
+        self._end = self._mark()
+        return self
+
+    @property
+    def seconds(self) -> float:
+        if self._device.type != "cuda":
+            return float(self._end - self._begin)
+        self._end.synchronize()
+        return float(self._begin.elapsed_time(self._end)) / 1000
 
 
 class Simulation:
@@ -158,9 +204,11 @@ class Simulation:
         """Round 0: test the starting point."""
         return alone(self.starting(), self.method, self.engine)
 
-    def step(self) -> Round:
-        """One round of the schedule."""
-        return alone(self.stepping(), self.method, self.engine)
+    def step(self, wait: bool = True) -> Round:
+        """One round of the schedule. Without `wait` a GPU may still be computing when this returns,
+        while the host prepares what comes next; `Round.settle` then waits."""
+        done = alone(self.stepping(), self.method, self.engine)
+        return done.settle() if wait else done
 
     def starting(self) -> Asking[Round]:
         """Round 0 as tasks."""
@@ -174,13 +222,12 @@ class Simulation:
         """One round as tasks: what has to be computed is yielded, its result is sent back."""
         if self.round >= self.rounds:
             raise UserError(f"all {self.rounds} rounds are done")
-        began = time.perf_counter()
+        unknown = Open(torch.tensor(torch.nan), Span(self.device))
         method, t, turn = self.method, self.round, self.turns[self.round]
         result = Round(t + 1, turn.start, list(turn.arrive), [], {})
         self.server.round, self.server.logs = t, {}
         fresh: Record = {}
         after: list[tuple[list[int], Tree]] = []  # models right after local work, to be tested
-        loss = torch.tensor(torch.nan)
         if turn.start:
             self.server = method.prepare(self.server, turn.start)
             down = self._download(turn.start)
@@ -190,7 +237,7 @@ class Simulation:
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
             result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
-            loss = fitted.train_loss.mean()
+            unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
         ups = self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
@@ -200,12 +247,12 @@ class Simulation:
         tested = self._tests_now
         self.round = t + 1
         if tested:
-            since = time.perf_counter()
+            testing = Span(self.device)
             yield from self._evaluate(after)
-            result.seconds_eval = time.perf_counter() - since
+            unknown.testing = testing.end()
         result.clients = self._columns(turn, blank=not tested)
-        result.train_loss = float(loss)  # where the host waits for the GPU
-        result.seconds = time.perf_counter() - began
+        unknown.whole.end()
+        result.open = unknown
         return result
 
     @property
@@ -241,7 +288,7 @@ class Simulation:
         return Ups(
             record,
             ids,
-            torch.tensor(sizes, dtype=self.dtype, device=self.device),
+            memory.sent(torch.tensor(sizes, dtype=self.dtype), self.device),
             list(turn.arrive.values()),
             t,
             sorted(s for s, _ in self.pending.values()),

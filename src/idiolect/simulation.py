@@ -69,7 +69,7 @@ def simulate(
     if save_models == "every":
         models[0] = _models(simulation)
     while simulation.round < rounds:
-        done.append(simulation.step())
+        done.append(simulation.step(wait=False))
         score = evaluate.selection(done[-1].clients, protocol)
         improved = score is not None and score > best
         if improved:
@@ -80,6 +80,7 @@ def simulate(
             }
     if save_models == "last":
         models[rounds] = _models(simulation)
+    done = [one.settle() for one in done]
     return Result(_summary(method, simulation, done, protocol), done, models)
 
 

@@ -82,7 +82,7 @@ class Sweep:
 
     def _together(self, askings: Sequence[Any]) -> list[Round]:
         began = time.perf_counter()
-        done = together(askings, self._do)
+        done = [one.settle() for one in together(askings, self._do)]
         # The work was shared: each round is charged its part.
         n, whole = len(done), time.perf_counter() - began
         return [replace(r, seconds=whole / n, seconds_eval=r.seconds_eval / n) for r in done]

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idiolect import memory
+
 Tree = dict[str, Tensor]
 Record = dict[str, Any]
 
@@ -54,7 +56,7 @@ def where(mask: Tensor, a: Tree, b: Tree) -> Tree:
 
 def column(by: Tensor, like: Tensor) -> Tensor:
     """View `[K]` so that it broadcasts over the leaf `like` `[K, ...]`, in its dtype."""
-    by = by.to(like.device)
+    by = memory.sent(by, like.device)
     by = by if by.dtype == torch.bool else by.to(like.dtype)
     return by.view(-1, *([1] * (like.ndim - 1)))
 
@@ -66,7 +68,7 @@ def any_leaf(tree: Mapping[str, Tensor]) -> Tensor:
 
 def beside(values: Tensor | Sequence[Any], like: Tensor) -> Tensor:
     """`values` in the memory that holds `like`: ids, positions and draws a method makes itself."""
-    return torch.as_tensor(values, device=like.device)
+    return memory.sent(torch.as_tensor(values), like.device)
 
 
 def pick(tree: Mapping[str, Tensor], names: Iterable[str]) -> Tree:

@@ -53,25 +53,20 @@ def measure(job: Job, device: str, engine: str = "stacked") -> Row:
     sim = job.simulation(device, job.rounds, engine)
     setup = time.perf_counter() - began
     began, cpu = time.perf_counter(), time.process_time()
-    first = last = sim.step()
-    plain, tested = [], first.seconds_eval
-    for _ in range(job.rounds - 1):
-        last = sim.step()
-        tested += last.seconds_eval
-        if not last.seconds_eval:
-            plain.append(last.seconds)
+    done = [sim.step(wait=False) for _ in range(job.rounds)]
     wait(device)
     total = time.perf_counter() - began
+    first, *others = [one.settle() for one in done]
     return {
         "rounds": job.rounds,
         "seconds": total / job.rounds,
-        "plain_s": statistics.median(plain),
-        "evaluation_s": tested / job.rounds,
+        "plain_s": statistics.median(r.seconds for r in others if not r.seconds_eval),
+        "evaluation_s": sum(r.seconds_eval for r in done) / job.rounds,
         "cpu_s": (time.process_time() - cpu) / job.rounds,
         "total_s": total,
         "setup_s": setup,
         "first_round_s": first.seconds,
-        "accuracy": pooled(last, "global"),
+        "accuracy": pooled(done[-1], "global"),
     }
 
 

@@ -58,15 +58,15 @@ class Data:
 
     def here(self, index: Tensor) -> Tensor:
         """Where on the device the samples `index` lie, until the next call; -1 stays -1."""
-        return index.to(self.device)
+        return memory.sent(index, self.device)
 
     def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
         """`here` for `size` samples at a time."""
-        yield from index.to(self.device).split(size)
+        yield from memory.sent(index, self.device).split(size)
 
     def lasting(self, index: Tensor) -> Tensor:
         """An index that will be asked for again, in the form `here` is quickest with."""
-        return index.to(self.device)
+        return memory.sent(index, self.device)
 
     def _affine(self, federation: Federation) -> tuple[Tensor | None, Tensor | None]:
         """uint8 -> /255, then (x - mean) / std per channel, as one multiply-add."""
@@ -109,7 +109,8 @@ class Window(Data):
         memory.gather(self._x, wanted, self.x[:n])
         memory.gather(self._y, wanted, self.y[:n])
         self.turn += 1
-        return torch.full_like(index, -1).masked_scatter_(real, torch.arange(n)).to(self.device)
+        where = torch.full_like(index, -1).masked_scatter_(real, torch.arange(n))
+        return memory.sent(where, self.device)
 
     def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
         yield from map(self.here, index.split(size))
@@ -172,8 +173,8 @@ class DataLocal(Local):
             round,
             ids,
             keys,
-            torch.tensor(sizes, device=data.device, dtype=data.dtype),
-            counts.to(data.device),
+            memory.sent(torch.tensor(sizes, dtype=data.dtype), data.device),
+            memory.sent(counts, data.device),
         )
 
     @property
@@ -266,7 +267,7 @@ class Engine(ABC):
         """`evaluate` on this rank."""
 
     def to_device(self, record: Record) -> Record:
-        return tree.each(lambda x: x.to(self.device), record)
+        return tree.each(lambda x: memory.sent(x, self.device), record)
 
     def grouped(
         self, ids: Sequence[int], round: int, *records: Record, one_by_one: bool = False

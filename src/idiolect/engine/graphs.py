@@ -10,7 +10,9 @@ Without a GPU the same programs run step by step, which is how they are tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from idiolect.engine.work import Squares, Training
 
 WORTH = 4  # steps a round from which a capture pays
-SHRINK = 0.8  # ratio of neighbouring stack sizes
+SHRINK, FINE = 0.8, 4  # neighbouring stack sizes: their ratio, and how close they are at least
 
 
 class Graphs:
@@ -177,11 +179,24 @@ class Program:
         self.now += 1
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """What an earlier engine left on the GPU must not be freed in the middle of a capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _stack_sizes(k: int) -> list[int]:
-    """k, then smaller and smaller down to 1."""
-    sizes = [k]
+    """k, then smaller and smaller down to 1; wide stacks shrink in finer steps."""
+    sizes, step = [k], max(FINE, k // 16)
     while sizes[-1] > 1:
-        sizes.append(min(sizes[-1] - 1, round(SHRINK * sizes[-1])))
+        near = max(round(SHRINK * sizes[-1]), sizes[-1] - step)
+        sizes.append(min(sizes[-1] - 1, near))
     return sizes
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from idiolect import tree
+from idiolect import memory, tree
 from idiolect.engine import layers
 from idiolect.engine.base import DataLocal, Engine, Part
 from idiolect.engine.graphs import Graphs
@@ -206,7 +206,7 @@ class StackedEngine(Engine):
         for net in (self.net, self.train_net):
             layers.install(net.module, self.device)
         self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
-        self._tested: dict[tuple[tuple[int, ...], Part], tuple[Tensor, list[Tensor]]] = {}
+        self._layouts: dict[Any, Any] = {}
 
     def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
         """The whole cohort, or equal parts of it that fit the memory."""
@@ -229,8 +229,9 @@ class StackedEngine(Engine):
             spans = [slice(at, at + most) for at in range(0, len(ids), most)]
             parts = [self._evaluate(take(params, s), ids[s], part) for s in spans]
             return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
-        order, batches = self._test_batches(tuple(ids), part)
-        stack = {n: v[order.to(v.device)] for n, v in params.items()}
+        order, batches = self._remembered(self._test_batches, ids, part)
+        order_there = memory.sent(order, self.device)
+        stack = {n: v[order_there] for n, v in params.items()}
         correct = torch.zeros(len(ids), device=self.device, dtype=torch.float64)
         loss = torch.zeros_like(correct)
         for batch in batches:
@@ -246,31 +247,42 @@ class StackedEngine(Engine):
 
     def _test_batches(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, list[Tensor]]:
         """Clients from most to fewest samples, and their samples in batches `[k, B]` filled up with
-        -1. The same clients are tested again and again: the latest are remembered."""
-        if (ids, part) not in self._tested:
-            index = [self.data.parts[part][i] for i in ids]
-            order = sorted(range(len(ids)), key=lambda k: -len(index[k]))
-            batches = []
-            for at in range(0, len(index[order[0]]), EVAL_BATCH):
-                batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
-                rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
-                batches.append(self.data.lasting(rows))
-            while len(self._tested) >= REMEMBERED:
-                del self._tested[next(iter(self._tested))]
-            self._tested[ids, part] = torch.tensor(order), batches
-        return self._tested[ids, part]
+        -1."""
+        index = [self.data.parts[part][i] for i in ids]
+        order = sorted(range(len(ids)), key=lambda k: -len(index[k]))
+        batches = []
+        for at in range(0, len(index[order[0]]), EVAL_BATCH):
+            batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
+            rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
+            batches.append(self.data.lasting(rows))
+        return torch.tensor(order), batches
 
     def _evaluate_shared(
         self, params: Tree, ids: Sequence[int], part: Part
     ) -> tuple[Tensor, Tensor]:
         """One model for all: the clients' samples in large common batches."""
-        index = [self.data.parts[part][i] for i in ids]
+        everyone, owner = self._remembered(self._test_samples, ids, part)
         hit, loss = [], []
-        for at in self.data.pieces(torch.cat(index), 8 * EVAL_BATCH):
+        for at in self.data.pieces(everyone, 8 * EVAL_BATCH):
             logits, y = self.net(params, self.data.inputs(at)), self.data.y[at]
             hit.append((logits.argmax(1) == y).double())
             loss.append(nn.functional.cross_entropy(logits, y, reduction="none").double())
         both = torch.stack([torch.cat(hit), torch.cat(loss)]).cpu()
-        owner = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(i) for i in index]))
         correct, total = both.new_zeros(2, len(ids)).index_add_(1, owner, both)
         return correct, total
+
+    def _test_samples(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, Tensor]:
+        """All samples of these clients, and whose they are."""
+        index = [self.data.parts[part][i] for i in ids]
+        sizes = torch.tensor([len(i) for i in index])
+        owner = torch.arange(len(ids)).repeat_interleave(sizes)
+        return self.data.lasting(torch.cat(index)), owner
+
+    def _remembered(self, make: Any, ids: Sequence[int], part: Part) -> Any:
+        """The same clients are tested again and again: how the latest lie is kept."""
+        key = (make.__name__, tuple(ids), part)
+        if key not in self._layouts:
+            while len(self._layouts) >= REMEMBERED:
+                del self._layouts[next(iter(self._layouts))]
+            self._layouts[key] = make(tuple(ids), part)
+        return self._layouts[key]

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idiolect import memory
+
 WIDE = 512  # batches wider than this share a step only with batches of similar size
 FILL = 0.7  # … at least this share of the widest
 
@@ -46,7 +48,7 @@ class Steps:
         )
         # Where the clients are in the stack, and back; None: in their own order.
         sorted_already = order == list(range(len(order)))
-        self.order = None if sorted_already else torch.tensor(order, device=device)
+        self.order = None if sorted_already else memory.sent(torch.tensor(order), device)
         self.back = None if self.order is None else torch.argsort(self.order)
         self.clients, self.exact = len(tables), exact
         self.count = len(tables[order[0]][1])
@@ -63,8 +65,8 @@ class Steps:
             self.sizes[: len(sizes), k] = sizes
         self.active = (self.sizes > 0).sum(1)  # clients still training at each step
         self.samples = self.sizes.sum(0)[np.argsort(order)]  # by client
-        self.at = torch.from_numpy(at).to(device).expand(self.count, -1, -1)
-        self.size = torch.from_numpy(self.sizes).to(device, dtype)
+        self.at = memory.sent(torch.from_numpy(at), device).expand(self.count, -1, -1)
+        self.size = memory.sent(torch.from_numpy(self.sizes).to(dtype), device)
         self.ragged = bool((self.sizes[self.sizes > 0] < self.width).any())
         # The usual batch size; in exact mode the others are steps of their own.
         self.usual = int(np.bincount(self.sizes[self.sizes > 0]).argmax()) if exact else self.width

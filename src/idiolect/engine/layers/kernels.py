@@ -30,7 +30,7 @@ class Tile:
     stages: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _outputs(
     x, w, bias, y, M,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
@@ -68,7 +68,7 @@ def _outputs(
     tl.store(y + to, acc, (m < M)[:, None] & (o < O)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "PARTS"])
 def _to_weights(
     x, g, w, M, PARTS,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
