@@ -26,8 +26,11 @@ def free(device: torch.device) -> int:
 
 
 def sent(x: Tensor, device: torch.device) -> Tensor:
-    """`x` on the device; the host does not wait for a GPU to have it."""
-    return x.to(device, non_blocking=device.type == "cuda")
+    """`x` on the device; the host does not wait for a GPU to have it. The copy starts from pinned
+    memory, which its allocator keeps until then: ordinary memory may be given to others before."""
+    if device.type != "cuda" or x.device.type != "cpu":
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
 
 
 def gather(store: Tensor, at: Tensor, out: Tensor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from idiolect.bench.job import Job, Row, median_time, random_federation
@@ -21,6 +23,9 @@ def seeds(device: str, quick: bool) -> list[Row]:
         Job({"model": "cnn"}, {"name": "fedavg", "batch_size": 16}, cnn),
         Job({"model": "mlp"}, {"name": "pflego"}, mlp, model="pflego_mlp"),
     ]
+    if device == "cuda":
+        wide = {"dtype": "tf32"}
+        jobs.insert(1, replace(jobs[0], label={"model": "cnn, tf32"}, options=wide))
     repeats = 1 if quick else 3
     rows = []
     for job in jobs:

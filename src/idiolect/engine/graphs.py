@@ -137,7 +137,10 @@ class Program:
         self.now.zero_()
         self.total.zero_()
         if isinstance(self.work.lr, Tensor):
-            self.work.lr.copy_(torch.as_tensor(work.lr, dtype=torch.float64))
+            if isinstance(work.lr, Tensor):
+                self.work.lr.copy_(work.lr)
+            else:
+                self.work.lr.fill_(work.lr)
         for v in self.work.velocity.values():
             v.zero_()
         work.velocity = self.work.velocity
@@ -156,7 +159,8 @@ class Program:
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the GPU meanwhile: NCCL has one, where several ranks share the work.
-        with torch.cuda.graph(graph, pool=self.owner.pool, capture_error_mode="thread_local"):
+        capture = torch.cuda.graph(graph, pool=self.owner.pool, capture_error_mode="thread_local")
+        with _no_collection(), capture:
             self._body(k)
         return graph.replay
 
@@ -181,7 +185,7 @@ class Program:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """What an earlier engine left on the GPU must not be freed in the middle of a capture."""
+    """Freeing graphs of an earlier engine in the middle of a capture would spoil it."""
     collects = gc.isenabled()
     gc.disable()
     try:
