@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import federation, methods, models, tree
+from idiolect import federation, memory, methods, models, tree
 from idiolect.engine import graphs
 from idiolect.engine.stacked import StackedEngine
 from idiolect.local import Local
@@ -340,3 +340,22 @@ def test_shows_is_about_storage_not_values() -> None:
     assert not tree.shows(tree.expand({"w": shared["w"].clone()}, 4), shared)
     assert not tree.shows(tree.expand({"w": shared["w"].T}, 4), shared)
     assert not tree.shows(tree.expand(shared, 4), {})
+
+
+def test_runs_that_do_not_fit_side_by_side_are_done_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with L2C, whose clients are sent everybody's models."""
+    joined = Sweep([one("l2c", s) for s in (0, 1)])
+    narrow = Sweep([one("l2c", s) for s in (0, 1)])
+    seen: list[int] = []
+    fit = joined.engine.fit
+    monkeypatch.setattr(joined.engine, "fit", lambda *a: (seen.append(1), fit(*a))[1])
+    joined.step()
+    assert seen
+    monkeypatch.setattr(memory, "free", lambda device: 1000)
+    monkeypatch.setattr(narrow.engine, "fit", lambda *a: pytest.fail("joined"))
+    narrow.step()
+    for a, b in zip(joined.simulations, narrow.simulations, strict=True):
+        for (name, x), y in zip(a.state()[0].items(), b.state()[0].values(), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12, equal_nan=True, msg=name)

@@ -10,7 +10,7 @@ have different shapes, simulations with different values are computed one after 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from idiolect import memory
 from idiolect.engine.base import Engine, Window
 from idiolect.engine.ranks import Ranks
 from idiolect.federation import Federation
@@ -94,7 +95,7 @@ class Sweep:
         while True:
             try:
                 done: dict[int, Any] = {}
-                for members in self._stacks(tasks):
+                for members in self._fitting(self._stacks(tasks), tasks):
                     done |= self._joint({k: tasks[k] for k in members})
                 return done
             except Apart as found:
@@ -113,6 +114,16 @@ class Sweep:
                 key += [getattr(own, name) for name in sorted(self.apart)]
             stacks.setdefault(tuple(key), []).append(k)
         return list(stacks.values())
+
+    def _fitting(self, stacks: list[list[int]], tasks: dict[int, Task]) -> Iterator[list[int]]:
+        """Stacks whose tasks can be laid side by side in memory; others are done one by one. What
+        all clients of one run share, such as everybody's models, is there once per client then."""
+        for members in stacks:
+            needed = sum(tasks[k].nbytes for k in members)
+            if len(members) > 1 and needed > memory.GUESSED * memory.free(self.engine.device):
+                yield from ([k] for k in members)
+            else:
+                yield members
 
     def _joint(self, tasks: dict[int, Task]) -> dict[int, Any]:
         if len(tasks) == 1:

@@ -37,6 +37,11 @@ class Task(ABC):
     def like(self) -> Any:
         """What tasks that are done together have in common."""
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Of what it is given, laid out client by client."""
+
     @staticmethod
     @abstractmethod
     def join(tasks: Sequence[Any], ids: list[int]) -> Task:
@@ -62,6 +67,10 @@ class Fit(Task):
     @property
     def like(self) -> Any:
         return Fit, self.round, _shapes(self.down.stacked(1)), _shapes(self.mine)
+
+    @property
+    def nbytes(self) -> int:
+        return tree.nbytes(self.down.stacked(len(self.ids))) + tree.nbytes(self.mine)
 
     @staticmethod
     def join(tasks: Sequence[Fit], ids: list[int]) -> Fit:
@@ -90,6 +99,10 @@ class Adapt(Task):
     def like(self) -> Any:
         return Adapt, self.round, _shapes(self.params)
 
+    @property
+    def nbytes(self) -> int:
+        return tree.nbytes(self.params)
+
     @staticmethod
     def join(tasks: Sequence[Adapt], ids: list[int]) -> Adapt:
         return Adapt(ids, tasks[0].round, tree.join([t.params for t in tasks]))
@@ -114,6 +127,10 @@ class Score(Task):
         # One model for all clients is cheaper alone than copied for each of them.
         alone = all(v.stride(0) == 0 for v in self.params.values()) and len(self.ids) > 1
         return Score, self.part, _shapes(self.params), id(self) if alone else None
+
+    @property
+    def nbytes(self) -> int:
+        return tree.nbytes(self.params)
 
     @staticmethod
     def join(tasks: Sequence[Score], ids: list[int]) -> Score:
