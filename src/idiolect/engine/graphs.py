@@ -40,6 +40,11 @@ class Graphs:
         self.pool = torch.cuda.graph_pool_handle() if data.device.type == "cuda" else None
         self._programs: dict[Any, Program] = {}
 
+    @property
+    def programs(self) -> list[Program]:
+        """What was captured so far."""
+        return list(self._programs.values())
+
     def suits(self, work: Training | Squares, extra: tuple[Any, ...]) -> bool:
         """Enough steps, and inputs that can stay in one place."""
         rows = work.x is not None or any(isinstance(e, Rows) for e in extra)
