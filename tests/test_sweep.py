@@ -17,7 +17,8 @@ from idiolect.engine.stacked import StackedEngine
 from idiolect.local import Local
 from idiolect.method import Method
 from idiolect.methods.fedprox import FedProx
-from idiolect.rounds import Round, Simulation
+from idiolect.outcome import Round
+from idiolect.rounds import Simulation
 from idiolect.schedule import Stragglers
 from idiolect.sweep import Sweep
 from idiolect.vary import Apart, PerClient

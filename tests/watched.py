@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from idiolect import methods, tree
 from idiolect.federation import Federation
 from idiolect.method import Method
-from idiolect.rounds import Round
+from idiolect.outcome import Round
 
 from .conftest import simulation
 

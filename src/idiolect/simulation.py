@@ -13,7 +13,8 @@ from idiolect import evaluate, methods
 from idiolect.errors import UserError
 from idiolect.federation import Federation
 from idiolect.method import Method
-from idiolect.rounds import Round, Simulation
+from idiolect.outcome import Round
+from idiolect.rounds import Simulation
 
 
 @dataclass

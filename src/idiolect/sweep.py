@@ -23,7 +23,8 @@ from idiolect.engine.base import Engine, Window
 from idiolect.engine.ranks import Ranks
 from idiolect.federation import Federation
 from idiolect.method import Method
-from idiolect.rounds import Round, Simulation
+from idiolect.outcome import Round
+from idiolect.rounds import Simulation
 from idiolect.tasks import Adapt, Fit, Score, Task, together
 from idiolect.vary import Apart, PerClient
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from idiolect import config as settings
 from idiolect import methods, runs
 from idiolect.engine.ranks import joined
-from idiolect.rounds import Round, Simulation
+from idiolect.outcome import Round
+from idiolect.rounds import Simulation
 from idiolect.sweep import Sweep
 
 from ..conftest import SmallNet, ragged_federation, simulation

@@ -19,7 +19,7 @@ from idiolect.federation import Federation
 from idiolect.flower import wire
 from idiolect.flower.site import Site
 from idiolect.flower.wire import Letter
-from idiolect.rounds import Round
+from idiolect.outcome import Round
 from idiolect.schedule import Turn
 from tests.flower.offline import (
     EXPERIMENT,

@@ -16,7 +16,8 @@ from idiolect import methods, models
 from idiolect.federation import Federation
 from idiolect.federation.splits import split
 from idiolect.federation.table import Table
-from idiolect.rounds import Round, Simulation
+from idiolect.outcome import Round
+from idiolect.rounds import Simulation
 
 Row = dict[str, Any]
 

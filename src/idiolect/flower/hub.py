@@ -27,7 +27,7 @@ from idiolect.flower.scores import Scores, side_by_side
 from idiolect.flower.wire import Letter
 from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
-from idiolect.rounds import Round
+from idiolect.outcome import Round
 from idiolect.schedule import Participation
 from idiolect.table import Table
 from idiolect.tree import Record, Tree

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from idiolect.flower.check import SIZES
-from idiolect.rounds import SERIES, Round
+from idiolect.outcome import Round
+from idiolect.rounds import SERIES
 from idiolect.tree import Tree
 
 
