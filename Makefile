@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test heavy lint bench clean
+.PHONY: demo test heavy lint bench tables clean
 
 demo: $(STAMP)  ## six methods on real data, a table and an HTML report
 	$(BIN)/idiolect demo
@@ -24,6 +24,17 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/idiolect bench
+
+# All methods, three seeds, the same local training for all. What is finished already is kept.
+METHODS := local fedavg fedper spfl spfl_w feddwa pflego fedas lga plga fedavg_async fedasync fedavgm \
+  fedprox fedavg_ft fedprox_ft fedupdate per_fedavg pfedme ditto lg_fedavg fedbabu fedrep fedrod fedrecon \
+  fedproto cd2_pfed apfl scaffold fedamp sfl cfl fedala fedbn per_fedavg_async fedfomo fedpac l2c
+TABLE := $(BIN)/idiolect compare $(METHODS) --seeds 0,1,2 --rounds 20 --set method.lr=0.05 \
+  --set method.batch_size=32 --set method.epochs=1 --set method.steps=0 --checkpoint-every 100
+
+tables: $(STAMP)  ## the tables of docs/results.md, on a GPU, into runs/; IDIOLECT_DATA names the data
+	$(TABLE) --data cifar10 --split dirichlet --clients 20 --set split.alpha=0.1 --model fedas_cnn --out runs/cifar10
+	$(TABLE) --data femnist --split natural --model fedas_cnn --out runs/femnist
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -54,7 +54,17 @@ def test_equals_loop(
 
 
 def test_stack_sizes_shrink_to_one() -> None:
-    sizes = graphs._stack_sizes(20)
+    sizes = graphs.stack_sizes(20, 1000)
     assert sizes[0] == 20
     assert sizes[-1] == 1
     assert all(a > b for a, b in pairwise(sizes))
+
+
+def test_few_steps_are_captured_for_few_sizes() -> None:
+    assert len(graphs.stack_sizes(315, 13)) <= 4
+    assert len(graphs.stack_sizes(20, 1000)) > 8
+    for k in (1, 2, 3, 7, 20, 315):
+        for steps in (4, 13, 50, 1000):
+            sizes = graphs.stack_sizes(k, steps)
+            assert sizes[0] == k and sizes[-1] == 1
+            assert sizes == sorted(set(sizes), reverse=True)

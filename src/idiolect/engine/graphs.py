@@ -11,6 +11,7 @@ Without a GPU the same programs run step by step, which is how they are tested.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -93,7 +94,7 @@ class Program:
         self.index = torch.zeros(self.samples, dtype=torch.int64, device=device)
         self.now = torch.zeros(1, dtype=torch.int64, device=device)
         self.total = torch.zeros(k, dtype=work.local.dtype, device=device)
-        self.sizes = _stack_sizes(k)
+        self.sizes = stack_sizes(k, steps.count)
         self.captured: dict[int, Callable[[], None]] = {}
         self.work = self._fixed(work)
 
@@ -200,13 +201,17 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _stack_sizes(k: int) -> list[int]:
-    """k, then smaller and smaller down to 1; wide stacks shrink in finer steps."""
+def stack_sizes(k: int, steps: int) -> list[int]:
+    """k, then smaller and smaller down to 1; wide stacks shrink in finer steps. A capture costs as
+    much as a hundred steps or so, and should be replayed: few steps a round, few sizes."""
     sizes, step = [k], max(FINE, k // 16)
     while sizes[-1] > 1:
         near = max(round(SHRINK * sizes[-1]), sizes[-1] - step)
         sizes.append(min(sizes[-1] - 1, near))
-    return sizes
+    most = max(3, steps // 3)
+    if len(sizes) > most:
+        sizes = [math.ceil(k ** (1 - i / (most - 1))) for i in range(most)]
+    return sorted(set(sizes), reverse=True)
 
 
 def _each(fn: Any, extra: Any) -> Any:
