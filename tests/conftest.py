@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from idiolect.engine.stacked import StackedEngine
 from idiolect.federation import Federation
 from idiolect.rounds import Simulation
 
@@ -16,6 +17,12 @@ GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ("loop", "stacked")
 
 torch.set_num_threads(1)  # tests run side by side
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks as wide as on a GPU, also of convolutions."""
+    monkeypatch.setattr(StackedEngine, "narrow_on_cpu", False)
 
 
 class SmallNet(nn.Module):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods, tree
+from idiolect.engine.stacked import StackedEngine
 from idiolect.federation import Federation
 from idiolect.local import Local, Rows
 from idiolect.method import cross_entropy
@@ -640,3 +641,27 @@ def test_evaluation_is_that_of_plain_torch(engine: str) -> None:
         assert sim._metrics["accuracy_before"][i] == pytest.approx(float(hits))
         value = F.cross_entropy(logits, RAGGED.y[at])
         assert sim._metrics["loss_before"][i] == pytest.approx(float(value), rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedas", "feddwa", "per_fedavg"])
+@pytest.mark.parametrize("norm", [False, True])
+def test_convolutions_on_a_cpu_go_client_by_client(
+    name: str, norm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """… unless told otherwise; networks without them stay wide."""
+    data, model = ragged_federation(), SmallNet(norm=norm)
+    method = methods.build({"name": name, "lr": 0.05})
+    wide = simulation(method, data, model)
+    monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
+    narrow = simulation(method, data, model)
+    assert [len(g) for g in wide.engine.groups(range(5))] == [5]
+    assert [len(g) for g in narrow.engine.groups(range(5))] == [1] * 5
+    flat = simulation(method, data, nn.Sequential(nn.Flatten(), nn.Linear(144, 5)))
+    assert [len(g) for g in flat.engine.groups(range(5))] == [5]
+    for _ in range(3):
+        one, other = wide.step(), narrow.step()
+        for column in one.clients:
+            np.testing.assert_allclose(one.clients[column], other.clients[column], rtol=1e-7)
+    for leaf, value in wide.state()[0].items():
+        ours = narrow.state()[0][leaf]
+        torch.testing.assert_close(ours, value, rtol=1e-7, atol=1e-9, equal_nan=True)
