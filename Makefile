@@ -10,7 +10,7 @@ demo: $(STAMP)  ## six methods on real data, a table and an HTML report
 	$(BIN)/idiolect demo
 
 test: lint  ## lint, types and the whole suite
-	$(BIN)/python -m pytest -n 2 -m "not heavy"
+	$(BIN)/python -m pytest -n 2 -m "not heavy" --durations=12
 
 heavy: $(STAMP)  ## the long checks, those on Flower with real processes included
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,deploy]"

@@ -95,11 +95,19 @@ APART = {
 SGD = {"weight_decay", "momentum"}  # of every method that has them
 
 
-def floats() -> list[tuple[str, str]]:
+OFTEN = {"fedavg", "fedprox", "ditto", "fedas", "feddwa", "pflego"}  # the others: `make heavy`
+
+
+def floats() -> list[Any]:
+    """Every number of every method; what all that train by SGD inherit, for a few of them."""
     found = []
     for name in METHODS:
         hints = get_type_hints(methods.REGISTRY[name])
-        found += [(name, f.name) for f in fields(methods.REGISTRY[name]) if hints[f.name] is float]
+        for field in fields(methods.REGISTRY[name]):
+            common = field.name in {f.name for f in fields(methods.REGISTRY["fedavg"])}
+            marks = [pytest.mark.heavy] if common and name not in OFTEN else []
+            if hints[field.name] is float:
+                found.append(pytest.param(name, field.name, marks=marks))
     return found
 
 
