@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -16,11 +18,13 @@ def install(module: nn.Module, device: torch.device) -> None:
     for layers in module.modules():
         if isinstance(layers, nn.Sequential):
             _pool_first(layers)
-    ours = device.type == "cuda" and fused() is not None
+    better: list[Any] = [Conv2d]
+    if device.type == "cuda":  # elsewhere PyTorch's own are as good, and cost less per call
+        better += [Linear] if fused() is None else [Linear, MaxPool2d]
     for layer in module.modules():
-        for better in (Conv2d, Linear, *((MaxPool2d,) if ours else ())):
-            if better.replaces(layer):
-                layer.__class__ = better
+        for kind in better:
+            if kind.replaces(layer):
+                layer.__class__ = kind
 
 
 def _pool_first(layers: nn.Sequential) -> None:
