@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods, tree
+from idiolect.engine import stacked
 from idiolect.engine.stacked import StackedEngine
 from idiolect.federation import Federation
 from idiolect.local import Local, Rows
@@ -648,11 +649,14 @@ def test_evaluation_is_that_of_plain_torch(engine: str) -> None:
 def test_convolutions_on_a_cpu_go_client_by_client(
     name: str, norm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """… unless told otherwise; networks without them stay wide."""
+    """… if they are large; small ones, and networks without them, stay wide."""
     data, model = ragged_federation(), SmallNet(norm=norm)
     method = methods.build({"name": name, "lr": 0.05})
     wide = simulation(method, data, model)
     monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
+    small = simulation(method, data, model)
+    assert [len(g) for g in small.engine.groups(range(5))] == [5]
+    monkeypatch.setattr(stacked, "LARGE", 1)
     narrow = simulation(method, data, model)
     assert [len(g) for g in wide.engine.groups(range(5))] == [5]
     assert [len(g) for g in narrow.engine.groups(range(5))] == [1] * 5

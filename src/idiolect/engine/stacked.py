@@ -29,6 +29,7 @@ from idiolect.net import Net
 from idiolect.tree import Tree
 
 EVAL_BATCH = 512
+LARGE = 32 << 10  # bytes that one sample leaves for the backward pass
 REMEMBERED = 8  # sets of clients whose test batches are kept
 
 
@@ -216,6 +217,7 @@ class StackedEngine(Engine):
             layers.install(net.module, self.device)
         images = any(isinstance(m, conv.Conv2d) for m in self.net.module.modules())
         self._narrow = self.narrow_on_cpu and images and self.device.type == "cpu"
+        self._narrow = self._narrow and self._footprint[1] >= LARGE
         self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
         self._layouts: dict[Any, Any] = {}
         # Samples that one model is tested on at once: many for a GPU, few for the caches of a CPU.
