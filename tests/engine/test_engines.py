@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods, tree
-from idiolect.engine import stacked
 from idiolect.engine.stacked import StackedEngine
 from idiolect.federation import Federation
 from idiolect.local import Local, Rows
@@ -656,7 +655,7 @@ def test_convolutions_on_a_cpu_go_client_by_client(
     monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
     small = simulation(method, data, model)
     assert [len(g) for g in small.engine.groups(range(5))] == [5]
-    monkeypatch.setattr(stacked, "LARGE", 1)
+    monkeypatch.setattr("idiolect.engine.stacked.LARGE", 1)
     narrow = simulation(method, data, model)
     assert [len(g) for g in wide.engine.groups(range(5))] == [5]
     assert [len(g) for g in narrow.engine.groups(range(5))] == [1] * 5
