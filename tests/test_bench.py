@@ -98,9 +98,9 @@ def test_uneven_ends() -> None:
 
 
 def test_commit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where there is no git."""
-    monkeypatch.setenv("IDIOLECT_COMMIT", "abc123")
-    monkeypatch.setattr(environment, "_git", lambda *_: "")
-    assert environment.commit() == "abc123"
+    """What we are told counts more than what git says: a copy may have an old history."""
     monkeypatch.setattr(environment, "_git", lambda _, what, *__: "def" * (what == "rev-parse"))
+    monkeypatch.setenv("IDIOLECT_COMMIT", "abc123")
+    assert environment.commit() == "abc123"
+    monkeypatch.delenv("IDIOLECT_COMMIT")
     assert environment.commit() == "def"

@@ -229,6 +229,6 @@ def test_downloads_need_not_know(small_net: nn.Module) -> None:
     """Shared and per-client parts of a message are cut alike."""
     engine = begin(CASES["fedas"], False, 2).engine
     down = Down({"a": torch.arange(3.0)}, {"b": torch.arange(7.0)}).stacked(7)
-    parts = list(engine.grouped(list(range(7)), 0, down))
+    parts = engine.each_group(list(range(7)), 0, lambda *given: given, down)
     assert torch.equal(torch.cat([p[1]["b"] for p in parts]), torch.arange(7.0))
     assert all(p[1]["a"].shape == (len(p[0].ids), 3) for p in parts)

@@ -59,12 +59,14 @@ def fingerprints(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Git commit of this package's source, or of the current directory; else IDIOLECT_COMMIT."""
+    """IDIOLECT_COMMIT, else the git commit of this package's source or of the current directory."""
+    if told := os.environ.get("IDIOLECT_COMMIT"):
+        return told
     for place in (Path(__file__).parent, Path.cwd()):
         # A package inside an environment would find the repository around the environment.
         if "site-packages" not in place.parts and (found := revision(place)):
             return found
-    return os.environ.get("IDIOLECT_COMMIT") or None
+    return None
 
 
 def revision(place: Path) -> str | None:

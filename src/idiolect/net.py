@@ -7,7 +7,7 @@ module's own names, so what a method mixes, sends or exports loads back into the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from fnmatch import fnmatchcase
 
@@ -41,6 +41,8 @@ class _ReachedHead(Exception):
 class Net:
     """`net(params, x)` are logits; `features` is what goes into the head, `classify` the head."""
 
+    draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
+
     def __init__(self, module: nn.Module, *, training: bool = False):
         self.module = deepcopy(module).train(training).requires_grad_(False)
         self.training = training
@@ -57,6 +59,7 @@ class Net:
         self.names = self.weights + self.stats
         leaves = [*self.module.named_parameters(), *self.module.named_buffers()]
         self._ndim = {n: v.ndim for n, v in leaves}
+        self.attends = any(isinstance(m, nn.MultiheadAttention) for m in self.module.modules())
         self._head_name, self._head = _find_head(self.module)
         self._prefix = f"{self._head_name}." if self._head_name else ""  # a bare linear layer
         self.head = tuple(n for n in self.names if n.startswith(self._prefix))
@@ -68,7 +71,7 @@ class Net:
         return self.training and any(isinstance(m, _BatchNorm) for m in self.module.modules())
 
     def __call__(self, params: Tree, x: Tensor) -> Tensor:
-        with _no_fast_attention():
+        with _no_fast_attention() if self.attends else nullcontext():
             return functional_call(self.module, params, (x,))
 
     def features(self, params: Tree, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from idiolect import memory, tree
+from idiolect.engine.crew import Done, Nets
 from idiolect.engine.ranks import CPU, Ranks
 from idiolect.federation import Federation
 from idiolect.local import Local, Rows
@@ -23,7 +24,7 @@ from idiolect.net import Net
 from idiolect.tree import Record, Tree
 
 Part = Literal["train", "val", "test"]
-WIDE_BATCH = 512  # samples of the passes that are not training (EVAL_BATCH of the engines)
+EVAL_BATCH = 512  # samples of the passes that are not training
 
 
 class Data:
@@ -227,8 +228,9 @@ class Engine(ABC):
         module = deepcopy(module).to(device, dtype)
         self.net = Net(module)
         self.train_net = Net(module, training=True)
+        self.nets: Nets = (self.net, self.train_net)
         self.ranks = Ranks.current()
-        self._widest: float = WIDE_BATCH  # samples of the largest batch
+        self._widest: float = EVAL_BATCH  # samples of the largest batch
         self.chunks = memory.Chunks(memory.meter(device), self.guess)
 
     @abstractmethod
@@ -260,7 +262,8 @@ class Engine(ABC):
         return tree.nbytes(params), sum(n for at, n in saved.items() if at not in own) / 2
 
     @abstractmethod
-    def local(self, ids: list[int], round: int) -> DataLocal: ...
+    def local(self, ids: list[int], round: int, nets: Nets | None = None) -> DataLocal:
+        """The handle of these clients on their data; `nets` are those of a thread."""
 
     @abstractmethod
     def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
@@ -269,14 +272,26 @@ class Engine(ABC):
     def to_device(self, record: Record) -> Record:
         return tree.each(lambda x: memory.sent(x, self.device), record)
 
-    def grouped(
-        self, ids: Sequence[int], round: int, *records: Record, one_by_one: bool = False
-    ) -> Iterator[Any]:
-        """The clients group by group: their handle on the data, and their part of each record."""
-        for group in [[k] for k in range(len(ids))] if one_by_one else self.groups(ids):
-            pick = _picker(group, len(ids))
-            local = self.local([ids[g] for g in group], round)
-            yield (local, *(tree.each(pick, record) for record in records))
+    def each_group(
+        self, ids: Sequence[int], round: int, work: Callable[..., Done], *records: Record
+    ) -> list[Done]:
+        """`work(local, *records)` of every group of clients: their handle on the data, and their
+        part of each record."""
+        return [
+            work(*self._given(group, ids, round, records, self.nets)) for group in self.groups(ids)
+        ]
+
+    def _given(
+        self,
+        group: list[int],
+        ids: Sequence[int],
+        round: int,
+        records: Sequence[Record],
+        nets: Nets,
+    ) -> tuple[Any, ...]:
+        pick = _picker(group, len(ids))
+        local = self.local([ids[g] for g in group], round, nets)
+        return local, *(tree.each(pick, record) for record in records)
 
     # --- on the rank each client falls to ---
 
@@ -288,8 +303,7 @@ class Engine(ABC):
 
         def own_work(own: list[int]) -> Record:
             given = (tree.each(_picker(own, len(ids)), record) for record in records)
-            groups = self.grouped([ids[k] for k in own], round, *given)
-            return tree.join([work(*group) for group in groups])
+            return tree.join(self.each_group([ids[k] for k in own], round, work, *given))
 
         return self.ranks.each(self._sizes(ids, "train"), own_work, self.device)
 
@@ -338,15 +352,21 @@ class Engine(ABC):
     ) -> Fitted:
         """`fit` on this rank."""
         batch: Any = getattr(method, "batch_size", "full")
-        self._widest = float("inf") if batch == "full" else max(batch, WIDE_BATCH)
-        done: list[tuple[Record, Record, Tree, DataLocal]] = []
-        chain, relayed = method.one_by_one, None
-        records = (down.stacked(len(ids)), mine)
-        for local, seen, state in self.grouped(ids, round, *records, one_by_one=chain):
-            seen = seen if relayed is None else relayed
+        self._widest = float("inf") if batch == "full" else max(batch, EVAL_BATCH)
+
+        def train(local: DataLocal, seen: Record, state: Record) -> tuple[Any, ...]:
             up, state = method.fit(seen, state, local)
-            relayed = method.relay(seen, state) if chain else None
-            done.append((up, state, method.trained(seen, up, state), local))
+            return up, state, method.trained(seen, up, state), local
+
+        records = (down.stacked(len(ids)), mine)
+        if not method.one_by_one:
+            done = self.each_group(ids, round, train, *records)
+        else:
+            done, relayed = [], None
+            for k in range(len(ids)):
+                local, seen, state = self._given([k], ids, round, records, self.nets)
+                done.append(train(local, relayed or seen, state))
+                relayed = method.relay(relayed or seen, done[-1][1])
         losses = [sum(d[3].losses.values(), start=0 * d[3].sizes) for d in done]
         counts = [max(1, len(d[3].losses)) for d in done]
         return Fitted(

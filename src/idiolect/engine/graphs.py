@@ -27,7 +27,7 @@ from idiolect.local import Rows
 from idiolect.tree import Tree
 
 if TYPE_CHECKING:
-    from idiolect.engine.work import Squares, Training
+    from idiolect.engine.work import Work
 
 WORTH = 4  # steps a round from which a capture pays
 SHRINK, FINE = 0.8, 4  # neighbouring stack sizes: their ratio, and how close they are at least
@@ -46,14 +46,12 @@ class Graphs:
         """What was captured so far."""
         return list(self._programs.values())
 
-    def suits(self, work: Training | Squares, extra: tuple[Any, ...]) -> bool:
+    def suits(self, work: Work, extra: tuple[Any, ...]) -> bool:
         """Enough steps, and inputs that can stay in one place."""
         rows = work.x is not None or any(isinstance(e, Rows) for e in extra)
         return not rows and work.steps.count >= WORTH
 
-    def run(
-        self, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]
-    ) -> tuple[Tree, Tensor]:
+    def run(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> tuple[Tree, Tensor]:
         """Do the work; returns the stack and what it summed per client."""
         key = _signature(work, stack, extra)
         program = self._programs.get(key)
@@ -62,7 +60,7 @@ class Graphs:
         return program.run(work, stack, extra)
 
 
-def _signature(work: Training | Squares, stack: Tree, extra: tuple[Any, ...]) -> Any:
+def _signature(work: Work, stack: Tree, extra: tuple[Any, ...]) -> Any:
     """What a captured step depends on, besides the contents of its buffers."""
     shapes = tuple((n, tuple(v.shape)) for n, v in stack.items())
     more = tuple(
@@ -77,9 +75,7 @@ def _signature(work: Training | Squares, stack: Tree, extra: tuple[Any, ...]) ->
 class Program:
     """One kind of step on fixed buffers, captured for a few stack sizes."""
 
-    def __init__(
-        self, owner: Graphs, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]
-    ):
+    def __init__(self, owner: Graphs, work: Work, stack: Tree, extra: tuple[Any, ...]):
         device, steps = owner.data.device, work.steps
         k = steps.clients
         self.owner = owner
@@ -98,7 +94,7 @@ class Program:
         self.captured: dict[int, Callable[[], None]] = {}
         self.work = self._fixed(work)
 
-    def _fixed(self, work: Training | Squares) -> Training | Squares:
+    def _fixed(self, work: Work) -> Work:
         """The work as the graphs see it: on the program's own buffers."""
         fixed = copy(work)
         fixed.local = copy(work.local)
@@ -110,13 +106,11 @@ class Program:
         fixed.velocity = {n: torch.zeros_like(v) for n, v in work.velocity_of(self.stack).items()}
         return fixed
 
-    def fits(self, work: Training | Squares) -> bool:
+    def fits(self, work: Work) -> bool:
         enough = work.steps.count <= self.capacity and len(work.local.index) <= self.samples
         return enough and self.place == self.owner.data.place
 
-    def run(
-        self, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]
-    ) -> tuple[Tree, Tensor]:
+    def run(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> tuple[Tree, Tensor]:
         steps = work.steps
         needed = [min(s for s in self.sizes if s >= a) for a in steps.active.tolist()]
         for size in sorted(set(needed) - set(self.captured), reverse=True):
@@ -129,7 +123,7 @@ class Program:
                     work.step(step, self.stack, self.extra, self.total)
         return self.stack, self.total.clone()
 
-    def _load(self, work: Training | Squares, stack: Tree, extra: tuple[Any, ...]) -> None:
+    def _load(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> None:
         steps = work.steps
         for n, v in stack.items():
             self.stack[n].copy_(v)
@@ -162,12 +156,8 @@ class Program:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self._body(k)  # libraries choose their kernels outside the capture
+            graph = _recorded(lambda: self._body(k), self.owner.pool)
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile: NCCL has one, where several ranks share the work.
-        capture = torch.cuda.graph(graph, pool=self.owner.pool, capture_error_mode="thread_local")
-        with _no_collection(), capture:
-            self._body(k)
         return graph.replay
 
     def _body(self, k: int) -> None:
@@ -187,6 +177,24 @@ class Program:
             on = tree.column(keep.bool(), before[n])
             self.stack[n][who] = torch.where(on, self.stack[n][who], before[n])
         self.now += 1
+
+
+def _recorded(body: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    """What `body` launches on the current stream. `torch.cuda.graph` would do it too, but gives all
+    cached memory back before each capture: here only when there may be need of it."""
+    graph = torch.cuda.CUDAGraph()
+    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    if cached > torch.cuda.mem_get_info()[0]:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    with _no_collection():
+        # Other threads may use the GPU meanwhile: NCCL has one, where several ranks share the work.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            body()
+        finally:
+            graph.capture_end()
+    return graph
 
 
 @contextmanager

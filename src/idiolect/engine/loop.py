@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from idiolect import keys
-from idiolect.engine.base import Data, DataLocal, Engine, Part
-from idiolect.local import Local, Order, Plan, Rows, Sgd
+from idiolect.engine.base import EVAL_BATCH, Data, DataLocal, Engine, Part
+from idiolect.engine.crew import Nets
+from idiolect.local import Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
-
-EVAL_BATCH = 512
 
 
 class LoopLocal(DataLocal):
@@ -137,9 +136,9 @@ class LoopEngine(Engine):
     def groups(self, ids: Sequence[int]) -> list[list[int]]:
         return [[k] for k in range(len(ids))]
 
-    def local(self, ids: list[int], round: int) -> LoopLocal:
+    def local(self, ids: list[int], round: int, nets: Nets | None = None) -> LoopLocal:
         keys = [self.keys[i] for i in ids]
-        return LoopLocal(self.data, self.net, self.train_net, round, ids, keys)
+        return LoopLocal(self.data, *(nets or self.nets), round, ids, keys)
 
     @torch.no_grad()
     def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
@@ -174,15 +173,17 @@ def _mean(out: Tensor, coupled: bool) -> Tensor:
 class dropout_seed:
     """Dropout masks of their own for one purpose, leaving torch's global generator alone."""
 
-    def __init__(self, device: torch.device, purpose: str, local: Local):
+    def __init__(self, device: torch.device, purpose: str, local: DataLocal):
         devices = [device] if device.type == "cuda" else []
-        self._fork = torch.random.fork_rng(devices)
+        self._fork = torch.random.fork_rng(devices, enabled=local.train_net.draws)
+        self._draws = local.train_net.draws
         seed, client = local.keys[0]
         self._seed = keys.torch_seed(seed, f"dropout/{purpose}", client, local.round)
 
     def __enter__(self) -> None:
         self._fork.__enter__()
-        torch.manual_seed(self._seed)
+        if self._draws:
+            torch.manual_seed(self._seed)
 
     def __exit__(self, *exc: Any) -> None:
         self._fork.__exit__(*exc)

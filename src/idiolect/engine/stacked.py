@@ -8,7 +8,7 @@ batch depend on one another (BatchNorm, coupled losses): there clients are group
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from idiolect import memory, tree
 from idiolect.engine import layers
-from idiolect.engine.base import DataLocal, Engine, Part
+from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine, Part
+from idiolect.engine.crew import Crew, Done, Nets
 from idiolect.engine.graphs import Graphs
 from idiolect.engine.layers import conv
 from idiolect.engine.loop import dropout_seed
@@ -26,9 +27,8 @@ from idiolect.engine.work import Squares, Training, copied, cut, put, reorder, t
 from idiolect.local import Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
-from idiolect.tree import Tree
+from idiolect.tree import Record, Tree
 
-EVAL_BATCH = 512
 LARGE = 32 << 10  # bytes that one sample leaves for the backward pass
 REMEMBERED = 8  # sets of clients whose test batches are kept
 
@@ -206,45 +206,86 @@ def _only_row(x: Any) -> Any:
 
 
 class StackedEngine(Engine):
-    """All clients of a group in one kernel."""
+    """All clients of a group in one kernel; on a CPU, networks with large convolutions client by
+    client: images of one client fit its caches better than those of all."""
 
     name = "stacked"
-    narrow_on_cpu = True  # images of one client at a time fit a CPU's caches better than all
+    narrow_on_cpu = True
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         for net in (self.net, self.train_net):
             layers.install(net.module, self.device)
-        images = any(isinstance(m, conv.Conv2d) for m in self.net.module.modules())
-        self._narrow = self.narrow_on_cpu and images and self.device.type == "cpu"
-        self._narrow = self._narrow and self._footprint[1] >= LARGE
+        self.narrow = self._large_images()
+        self.crew = Crew(self.nets, torch.get_num_threads() if self._parallel() else 1)
         self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
         self._layouts: dict[Any, Any] = {}
         # Samples that one model is tested on at once: many for a GPU, few for the caches of a CPU.
         self._common = 8 * EVAL_BATCH if self.device.type == "cuda" else EVAL_BATCH // 4
 
     def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
-        """The whole cohort, or equal parts of it that fit the memory; convolutions on a CPU are
-        faster client by client."""
-        if self._narrow:
+        """The whole cohort, or equal parts of it that fit the memory; each client by itself where
+        that is faster."""
+        if self.narrow:
             yield from ([k] for k in range(len(ids)))
             return
-        for part in self.chunks.cut([len(self.data.parts["train"][i]) for i in ids]):
+        for part in self.chunks.cut(self._sizes(ids, "train")):
             yield list(part)
 
-    def local(self, ids: list[int], round: int) -> StackedLocal:
+    def each_group(
+        self, ids: Sequence[int], round: int, work: Callable[..., Done], *records: Record
+    ) -> list[Done]:
+        if not self.narrow:
+            return super().each_group(ids, round, work, *records)
+
+        def one(nets: Nets, k: int) -> Done:
+            return work(*self._given([k], ids, round, records, nets))
+
+        return self.crew.map(one, self._sizes(ids, "train"))
+
+    def local(self, ids: list[int], round: int, nets: Nets | None = None) -> StackedLocal:
         keys = [self.keys[i] for i in ids]
-        local = StackedLocal(self.data, self.net, self.train_net, round, ids, keys)
+        local = StackedLocal(self.data, *(nets or self.nets), round, ids, keys)
         local.graphs = self.graphs
         return local
+
+    def _large_images(self) -> bool:
+        images = any(isinstance(m, conv.Conv2d) for m in self.net.module.modules())
+        wanted = self.narrow_on_cpu and self.device.type == "cpu"
+        return wanted and images and self._footprint[1] >= LARGE
+
+    def _parallel(self) -> bool:
+        """Clients may train in several threads: nothing they share changes meanwhile. PyTorch's
+        random numbers and its switch for attention are shared."""
+        if not self.narrow or self.net.attends:
+            return False
+        self.train_net.draws = self._draws()
+        return not self.train_net.draws
+
+    def _draws(self) -> bool:
+        """Whether the network asks PyTorch for random numbers in training: tried."""
+        params = {n: v.clone() for n, v in self.net.module.state_dict().items()}
+        x = self.data.inputs(self.data.here(torch.zeros(2, dtype=torch.int64)))
+        with torch.random.fork_rng([]):
+            before = torch.get_rng_state()
+            self.train_net({n: params[n] for n in self.net.names}, x)
+            return not torch.equal(before, torch.get_rng_state())
 
     @torch.no_grad()
     def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
         if all(v.stride(0) == 0 or len(v) == 1 for v in params.values()):
             return self._evaluate_shared(tree.client(params, 0), ids, part)
-        widest = max(self._sizes(ids, part))
-        most = self.chunks.most(self.guess(min(EVAL_BATCH, widest)), len(ids))
-        most = 1 if self._narrow else most
+        sizes = self._sizes(ids, part)
+        if self.narrow:
+
+            def test(nets: Nets, k: int) -> Tensor:
+                own, mine = tree.client(params, k), self.data.parts[part][ids[k]]
+                scores = [self._scores(nets[0], own, at) for at in mine.split(self._common)]
+                return torch.cat(scores, 1).sum(1) if scores else torch.zeros(2)
+
+            correct, loss = torch.stack(self.crew.map(test, sizes), 1)
+            return correct, loss
+        most = self.chunks.most(self.guess(min(EVAL_BATCH, max(sizes))), len(ids))
         if most < len(ids):
             spans = [slice(at, at + most) for at in range(0, len(ids), most)]
             parts = [self._evaluate(take(params, s), ids[s], part) for s in spans]
@@ -282,14 +323,23 @@ class StackedEngine(Engine):
     ) -> tuple[Tensor, Tensor]:
         """One model for all: the clients' samples in large common batches."""
         everyone, owner = self._remembered(self._test_samples, ids, part)
-        hit, loss = [], []
-        for at in self.data.pieces(everyone, self._common):
-            logits, y = self.net(params, self.data.inputs(at)), self.data.y[at]
-            hit.append((logits.argmax(1) == y).double())
-            loss.append(nn.functional.cross_entropy(logits, y, reduction="none").double())
-        both = torch.stack([torch.cat(hit), torch.cat(loss)]).cpu()
+        pieces = self.data.pieces(everyone, self._common)
+        if self.narrow:
+            there = list(pieces)
+            scores = self.crew.map(
+                lambda nets, k: self._scores(nets[0], params, there[k]), [len(p) for p in there]
+            )
+        else:
+            scores = [self._scores(self.net, params, at) for at in pieces]
+        both = torch.cat(scores, 1).cpu()
         correct, total = both.new_zeros(2, len(ids)).index_add_(1, owner, both)
         return correct, total
+
+    def _scores(self, net: Net, params: Tree, at: Tensor) -> Tensor:
+        """Of one model and each sample: 1 if it is classified correctly, and the loss, `[2, n]`."""
+        logits, y = net(params, self.data.inputs(at)), self.data.y[at]
+        loss = nn.functional.cross_entropy(logits, y, reduction="none")
+        return torch.stack([(logits.argmax(1) == y).double(), loss.double()])
 
     def _test_samples(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, Tensor]:
         """All samples of these clients, and whose they are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,46 @@ if TYPE_CHECKING:
     from idiolect.engine.stacked import StackedLocal
 
 
-class Training:
-    """Mini-batch SGD of a stack, step by step."""
+class Work(ABC):
+    """What is done with every batch of a stack, and summed per client."""
+
+    local: StackedLocal
+    loss: Loss
+    net: Net
+    moving: list[str]
+    steps: Steps
+    x: Rows | None = None
+    coupled = False
+    lr: float | Tensor = 0.0
+    velocity: Tree
+    settings: tuple[Any, ...] = ()  # whatever else a captured step depends on
+
+    def velocity_of(self, stack: Tree) -> Tree:
+        """Zero velocities, if there is momentum."""
+        return {}
+
+    def run(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
+        """All steps, the stack changed in place; returns the sums."""
+        total = torch.zeros_like(self.local.sizes)
+        self.velocity = self.velocity_of(stack)
+        for step in self.steps:
+            self.step(step, stack, extra, total)
+        return total
+
+    @abstractmethod
+    def step(
+        self,
+        step: Step,
+        stack: Tree,
+        extra: tuple[Any, ...],
+        total: Tensor,
+        keep: Tensor | None = None,
+    ) -> None:
+        """One step; `keep` is 1 for the clients that take it, 0 for those that must not move."""
+
+
+class Training(Work):
+    """Mini-batch SGD of a stack; sums the loss."""
 
     def __init__(
         self,
@@ -35,20 +74,10 @@ class Training:
         self.x, self.coupled, self.steps = x, coupled, steps
         self.net = local.train_net
         self.lr = reorder(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
-        self.velocity: Tree = {}
         self.settings = (how.repeat, how.weight_decay, how.momentum, how.after)
 
     def velocity_of(self, stack: Tree) -> Tree:
-        """Zero velocities, if there is momentum."""
         return tree.zeros_like(tree.pick(stack, self.moving)) if self.how.momentum else {}
-
-    def run(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
-        """Train the stack in place; returns the summed loss per client."""
-        total = torch.zeros_like(self.local.sizes)
-        self.velocity = self.velocity_of(stack)
-        for step in self.steps:
-            self.step(step, stack, extra, total)
-        return total
 
     def step(
         self,
@@ -58,7 +87,6 @@ class Training:
         total: Tensor,
         keep: Tensor | None = None,
     ) -> None:
-        """One step; `keep` is 1 for the clients that take it, 0 for those that must not move."""
         for _ in range(self.how.repeat):
             part = take(stack, step.who)
             scale = self._scale(step, keep)
@@ -122,24 +150,12 @@ class Training:
             torch._foreach_sub_(moved, [d * tree.column(size, d) for d in delta])
 
 
-class Squares:
+class Squares(Work):
     """Squared gradient norms of a stack, summed over batches or samples."""
 
     def __init__(self, local: StackedLocal, loss: Loss, moving: list[str], steps: Steps):
         self.local, self.loss, self.moving, self.steps = local, loss, moving, steps
         self.net = local.net
-        self.coupled, self.x, self.settings = False, None, ()
-        self.lr: float | Tensor = 0.0
-        self.velocity: Tree = {}
-
-    def velocity_of(self, stack: Tree) -> Tree:
-        return {}
-
-    def run(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
-        total = torch.zeros_like(self.local.sizes)
-        for step in self.steps:
-            self.step(step, stack, extra, total)
-        return total
 
     def step(
         self,

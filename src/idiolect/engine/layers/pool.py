@@ -1,5 +1,5 @@
 """Max-pooling over windows that do not overlap, without an index tensor: where the largest value
-was is found again in the backward pass. The same values as PyTorch's, with a third of its memory
+was is found again in the backward pass. The same values as PyTorch's with less memory
 traffic; used on a GPU.
 
 Three maps, each linear in its last tensor, are each other's derivatives: the pooled values, what
