@@ -29,7 +29,8 @@ from idiolect.schedule import Stragglers
 
 EXACT = 1e-9  # float64
 SINGLE = 1e-3  # float32, after the rounds of training
-KERNEL = 1e-6  # one product in float32 against float64
+KERNEL = 1e-6  # one product in float32 by our kernels against float64
+PYTORCH = 1e-5  # … by PyTorch's own
 ROUNDS = 2
 SIZES = (33, 70, 16, 50)
 
@@ -138,7 +139,8 @@ def check_kernels() -> list[dict[str, Any]]:
                 gap = float((got.double() - true).norm() / true.norm())
                 shape = f"{k}x{b} {c}->{o} {size}^2 {window}x{window}/{stride}+{padding}"
                 row = {"map": map, "route": route, "shape": shape, "distance": gap}
-                rows.append(row | {"ok": gap < KERNEL})
+                bound = KERNEL if route in ("fused", "columns") else PYTORCH
+                rows.append(row | {"ok": gap < bound})
     return rows
 
 

@@ -33,6 +33,22 @@ def sent(x: Tensor, device: torch.device) -> Tensor:
     return x.pin_memory().to(device, non_blocking=True)
 
 
+def coming(x: Tensor) -> Callable[[], Tensor]:
+    """`x` on its way to the host, which goes on meanwhile: calling the result waits for it."""
+    if x.device.type != "cuda":
+        return lambda: x
+    there = buffer(x.shape, x.dtype)
+    there.copy_(x, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(x.device))
+
+    def wait() -> Tensor:
+        done.synchronize()
+        return there
+
+    return wait
+
+
 def gather(store: Tensor, at: Tensor, out: Tensor) -> None:
     """Rows `at` of a tensor in host memory into `out`, which may be on a GPU: the copy there is
     under way on the current stream when this returns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ class Round:
     started: list[int]
     arrived: list[int]
     staleness: list[int]
-    clients: dict[str, np.ndarray]
+    clients: dict[str, np.ndarray]  # without scores until settled
     logs: Tree = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
@@ -37,6 +38,7 @@ class Round:
             self.train_loss = float(self.open.loss)
             self.seconds = self.open.whole.seconds
             self.seconds_eval = self.open.testing.seconds if self.open.testing else 0.0
+            self.clients |= self.open.scores()
             self.open = None
         return self
 
@@ -47,6 +49,7 @@ class Open:
 
     loss: Tensor
     whole: Span
+    scores: Callable[[], dict[str, np.ndarray]]
     testing: Span | None = None
 
 

@@ -21,13 +21,12 @@ from idiolect.method import Down, Method, Server, Ups
 from idiolect.net import initial_tree
 from idiolect.outcome import Open, Round, Span
 from idiolect.schedule import Clock, Participation, Stragglers, Turn
+from idiolect.scores import Columns, Scores
 from idiolect.table import Keep, Table
 from idiolect.tasks import Adapt, Asking, Fit, Score, alone
 from idiolect.tree import Record, Tree
 
 EVALUATED_TOGETHER = 256  # clients whose models are on the device at once while testing
-
-SERIES = ("before", "after", "global")
 
 
 class Simulation:
@@ -82,8 +81,8 @@ class Simulation:
                 table.settle(self.device, keep, federation.n_clients)
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
         self.round = 0
-        self._metrics = _blank_metrics(federation.n_clients)
         self._facts = _facts(federation)
+        self.scores = Scores({p: self._facts[f"{p}_size"] for p in ("test", "val")})
 
     def _schedule(
         self,
@@ -150,15 +149,15 @@ class Simulation:
         """Round 0 as tasks."""
         began = time.perf_counter()
         yield from self._evaluate([])
+        clients = self._columns(Turn()) | self.scores.snapshot()()
         seconds = time.perf_counter() - began
-        clients = self._columns(Turn())
         return Round(0, [], [], [], clients, seconds=seconds, seconds_eval=seconds)
 
     def stepping(self) -> Asking[Round]:
         """One round as tasks: what has to be computed is yielded, its result is sent back."""
         if self.round >= self.rounds:
             raise UserError(f"all {self.rounds} rounds are done")
-        unknown = Open(torch.tensor(torch.nan), Span(self.device))
+        unknown = Open(torch.tensor(torch.nan), Span(self.device), self.scores.blank)
         method, t, turn = self.method, self.round, self.turns[self.round]
         result = Round(t + 1, turn.start, list(turn.arrive), [], {})
         self.server.round, self.server.logs = t, {}
@@ -186,7 +185,8 @@ class Simulation:
             testing = Span(self.device)
             yield from self._evaluate(after)
             unknown.testing = testing.end()
-        result.clients = self._columns(turn, blank=not tested)
+            unknown.scores = self.scores.snapshot()
+        result.clients = self._columns(turn)
         unknown.whole.end()
         result.open = unknown
         return result
@@ -275,11 +275,11 @@ class Simulation:
             ids = everyone[at : at + EVALUATED_TOGETHER]
             params = yield from self._predictors(ids)
             if tree.shows(params, shared):
-                self._copy("global", "before", ids)
+                self.scores.copy("global", "before", ids)
                 yield from self._validate("before", params, ids)
                 continue
             known = _unchanged(params, ids, after)
-            self._copy("after", "before", list(known))
+            self.scores.copy("after", "before", list(known))
             rest = [k for k, i in enumerate(ids) if i not in known]
             yield from self._test("before", _rows(params, rest), [ids[k] for k in rest])
         if self.round == self.rounds and self.federation.unseen:
@@ -313,33 +313,21 @@ class Simulation:
         if series != "global" and self._facts["val_size"][ids].any():
             yield from self._score(series, params, ids, "val")
 
-    def _copy(self, series: str, to: str, ids: list[int]) -> None:
-        """These clients' models are tested already, under the name of another series."""
-        for name, column in self._metrics.items():
-            if name.endswith(f"_{series}"):
-                self._metrics[name.removesuffix(series) + to][ids] = column[ids]
-
     def _score(self, series: str, params: Tree, ids: list[int], part: Part) -> Asking[None]:
         correct, loss = yield Score(ids, part, params)
-        prefix = "val_" if part == "val" else ""
-        sizes = self._facts[f"{part}_size"][ids]
-        with np.errstate(invalid="ignore"):
-            self._metrics[f"{prefix}accuracy_{series}"][ids] = correct.numpy() / sizes
-            self._metrics[f"{prefix}loss_{series}"][ids] = loss.numpy() / sizes
+        self.scores.write(series, part, ids, correct, loss)
 
-    def _columns(self, turn: Turn, blank: bool = False) -> dict[str, np.ndarray]:
+    def _columns(self, turn: Turn) -> Columns:
         n, arrived = self.federation.n_clients, list(turn.arrive)
         late = np.full(n, -1, dtype=np.int16)
         late[arrived] = [self.round - 1 - s for s in turn.arrive.values()]
-        columns = {
+        return {
             **{k: self._facts[k] for k in ("client", "train_size", "val_size", "test_size")},
             "started": _among(turn.start, n),
             "arrived": _among(arrived, n),
             "staleness": late,
             "unseen": self._facts["unseen"],
         }
-        nothing = np.full(n, np.nan)
-        return columns | {k: nothing if blank else v.copy() for k, v in self._metrics.items()}
 
     # --- state ---
 
@@ -351,7 +339,7 @@ class Simulation:
             "tables": {k: _by_text(v.items()) for k, v in tables.items()},
             "mine": _by_text(self.mine.items()),
             "pending": _by_text((i, row) for i, (_, row) in self.pending.items()),
-            "metrics": {k: torch.from_numpy(v) for k, v in self._metrics.items()},
+            "metrics": {k: torch.from_numpy(v) for k, v in self.scores.columns.items()},
         }
         host = {
             n: v.detach().to("cpu").contiguous().clone() for n, v in tree.leaves(everything).items()
@@ -368,7 +356,7 @@ class Simulation:
         self.mine.refill(_by_id(state["mine"]))
         since = meta["pending"]
         self.pending = {i: (since[str(i)], row) for i, row in _by_id(state["pending"]).items()}
-        self._metrics = {k: state["metrics"][k].numpy().copy() for k in self._metrics}
+        self.scores.restore(state["metrics"])
         self.round = int(meta["round"])
 
     def server_model(self) -> Tree | None:
@@ -395,12 +383,6 @@ def _by_text(rows: Iterable[tuple[int, Record]]) -> Record:
 
 def _by_id(rows: Record) -> dict[int, Record]:
     return {int(i): row for i, row in rows.items()}
-
-
-def _blank_metrics(n: int) -> dict[str, np.ndarray]:
-    names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
-    names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
-    return {name: np.full(n, np.nan) for name in names}
 
 
 def _unchanged(params: Tree, ids: list[int], tested: Sequence[tuple[list[int], Tree]]) -> set[int]:

@@ -79,7 +79,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    columns = {name: value for row in rows for name, value in row.items()}
+    columns = {n: v for row in rows for n, v in row.items() if not isinstance(v, list)}
     for name, value in columns.items():
         view.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:

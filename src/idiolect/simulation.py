@@ -71,14 +71,12 @@ def simulate(
         models[0] = _models(simulation)
     while simulation.round < rounds:
         done.append(simulation.step(wait=False))
-        score = evaluate.selection(done[-1].clients, protocol)
-        improved = score is not None and score > best
-        if improved:
-            best = float(score or 0.0)
-        if save_models == "every" or (save_models == "best" and improved):
-            models = (models if save_models == "every" else {}) | {
-                simulation.round: _models(simulation)
-            }
+        if save_models == "every":
+            models[simulation.round] = _models(simulation)
+        elif save_models == "best":
+            score = evaluate.selection(done[-1].settle().clients, protocol)
+            if score is not None and score > best:
+                best, models = score, {simulation.round: _models(simulation)}
     if save_models == "last":
         models[rounds] = _models(simulation)
     done = [one.settle() for one in done]

@@ -66,8 +66,8 @@ def assert_agree(one: Any, other: Any, tol: float = 1e-9) -> None:
             if v.is_floating_point():
                 gap = float((v - b[n]).abs().max())
                 assert gap <= tol * max(1.0, float(v.abs().max())), f"client {i} {n}: {gap:.1e}"
-    for name, column in one._metrics.items():
-        assert np.allclose(column, other._metrics[name], atol=10 * tol, equal_nan=True), name
+    for name, column in one.scores.columns.items():
+        assert np.allclose(column, other.scores.columns[name], atol=10 * tol, equal_nan=True), name
 
 
 # --- models ---
@@ -242,7 +242,7 @@ def test_exported_batchnorm_model_predicts_the_same(engine: str) -> None:
         net.load_state_dict(sim.personal_model(i))
         at = RAGGED.test[i]
         hits = (net.eval()(RAGGED.x[at]).argmax(1) == RAGGED.y[at]).double().mean()
-        assert float(hits) == pytest.approx(sim._metrics["accuracy_before"][i])
+        assert float(hits) == pytest.approx(sim.scores.columns["accuracy_before"][i])
 
 
 # --- dropout ---
@@ -638,9 +638,9 @@ def test_evaluation_is_that_of_plain_torch(engine: str) -> None:
         with torch.no_grad():
             logits = net(RAGGED.x[at])
         hits = (logits.argmax(1) == RAGGED.y[at]).double().mean()
-        assert sim._metrics["accuracy_before"][i] == pytest.approx(float(hits))
+        assert sim.scores.columns["accuracy_before"][i] == pytest.approx(float(hits))
         value = F.cross_entropy(logits, RAGGED.y[at])
-        assert sim._metrics["loss_before"][i] == pytest.approx(float(value), rel=1e-10)
+        assert sim.scores.columns["loss_before"][i] == pytest.approx(float(value), rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedas", "feddwa", "per_fedavg"])

@@ -303,7 +303,7 @@ def test_batchnorm_statistics_stay_with_the_client() -> None:
 def test_held_out_clients(alpha: str, head_step: str) -> None:
     method = methods.build({"name": "pflego", "tau": 2, "alpha": alpha, "head_step": head_step})
     sim = run(method, federate(CLIENTS, unseen=(1,)), NET, 2)
-    assert bool(torch.isfinite(torch.as_tensor(sim._metrics["accuracy_after"])).all())
+    assert bool(torch.isfinite(torch.as_tensor(sim.scores.columns["accuracy_after"])).all())
 
 
 def test_traffic_is_two_bodies_and_a_number() -> None:

@@ -124,6 +124,9 @@ def _compared(ours: Row, theirs: Row, device: str) -> Row:
         "peer_s": theirs["seconds"],
         "ratio": theirs["seconds"] / ours["seconds"],
     }
+    if "curve" in ours:  # after as many rounds as the peer did, or at the last test before
+        done = [a for t, a in ours["curve"] if t <= theirs["rounds"]]
+        row |= {"peer_accuracy": theirs["accuracy"], "accuracy_then": done[-1] if done else None}
     if device == "cpu":
         row["cpu_ratio"] = theirs["cpu_s"] / ours["cpu_s"]
     return row

@@ -308,7 +308,8 @@ class Engine(ABC):
         return self.ranks.each(self._sizes(ids, "train"), own_work, self.device)
 
     def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
-        """Correct predictions and summed loss of each client on its own part, `[K]` on the CPU."""
+        """Correct predictions and summed loss of each client on its own part, `[K]`; a GPU may
+        still be computing them."""
         sizes = self._sizes(ids, part)
 
         def test(own: list[int]) -> Record:

@@ -176,14 +176,16 @@ class dropout_seed:
     def __init__(self, device: torch.device, purpose: str, local: DataLocal):
         devices = [device] if device.type == "cuda" else []
         self._fork = torch.random.fork_rng(devices, enabled=local.train_net.draws)
-        self._draws = local.train_net.draws
+        self._device, self._draws = device, local.train_net.draws
         seed, client = local.keys[0]
         self._seed = keys.torch_seed(seed, f"dropout/{purpose}", client, local.round)
 
     def __enter__(self) -> None:
         self._fork.__enter__()
-        if self._draws:
-            torch.manual_seed(self._seed)
+        if self._draws:  # not torch.manual_seed: it writes a traceback for every kind of device
+            torch.default_generator.manual_seed(self._seed)
+            if self._device.type == "cuda":
+                torch.cuda.manual_seed(self._seed)
 
     def __exit__(self, *exc: Any) -> None:
         self._fork.__exit__(*exc)

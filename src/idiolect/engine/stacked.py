@@ -303,8 +303,8 @@ class StackedEngine(Engine):
             each = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
             correct[:k] += ((logits.argmax(-1) == y) & real).sum(1)
             loss[:k] += (each.reshape(y.shape) * real).sum(1)
-        back = torch.argsort(order)
-        return correct.cpu()[back], loss.cpu()[back]
+        back = memory.sent(torch.argsort(order), self.device)
+        return correct[back], loss[back]
 
     def _test_batches(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, list[Tensor]]:
         """Clients from most to fewest samples, and their samples in batches `[k, B]` filled up with
@@ -322,7 +322,7 @@ class StackedEngine(Engine):
         self, params: Tree, ids: Sequence[int], part: Part
     ) -> tuple[Tensor, Tensor]:
         """One model for all: the clients' samples in large common batches."""
-        everyone, owner = self._remembered(self._test_samples, ids, part)
+        everyone, sizes = self._remembered(self._test_samples, ids, part)
         pieces = self.data.pieces(everyone, self._common)
         if self.narrow:
             there = list(pieces)
@@ -331,9 +331,11 @@ class StackedEngine(Engine):
             )
         else:
             scores = [self._scores(self.net, params, at) for at in pieces]
-        both = torch.cat(scores, 1).cpu()
-        correct, total = both.new_zeros(2, len(ids)).index_add_(1, owner, both)
-        return correct, total
+        correct, loss = (
+            torch.segment_reduce(row, "sum", lengths=sizes, initial=0)
+            for row in torch.cat(scores, 1)
+        )
+        return correct, loss
 
     def _scores(self, net: Net, params: Tree, at: Tensor) -> Tensor:
         """Of one model and each sample: 1 if it is classified correctly, and the loss, `[2, n]`."""
@@ -342,11 +344,10 @@ class StackedEngine(Engine):
         return torch.stack([(logits.argmax(1) == y).double(), loss.double()])
 
     def _test_samples(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, Tensor]:
-        """All samples of these clients, and whose they are."""
+        """All samples of these clients, one after the other, and how many each has."""
         index = [self.data.parts[part][i] for i in ids]
-        sizes = torch.tensor([len(i) for i in index])
-        owner = torch.arange(len(ids)).repeat_interleave(sizes)
-        return self.data.lasting(torch.cat(index)), owner
+        sizes = memory.sent(torch.tensor([len(i) for i in index]), self.device)
+        return self.data.lasting(torch.cat(index)), sizes
 
     def _remembered(self, make: Any, ids: Sequence[int], part: Part) -> Any:
         """The same clients are tested again and again: how the latest lie is kept."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idiolect.flower.check import SIZES
 from idiolect.outcome import Round
-from idiolect.rounds import SERIES
+from idiolect.scores import SERIES
 from idiolect.tree import Tree
 
 

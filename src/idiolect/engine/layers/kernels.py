@@ -16,18 +16,22 @@ import triton.language as tl
 from torch import Tensor
 
 BUSY = 2 * 132  # blocks that keep a large GPU busy
+MANY = 11 * 132  # … if each is small
+PARTS = 16  # that a sum is cut into at most
 PLACES = 256  # of one block where every place is on its own
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut: rows, depth and columns of a block, and how it is run."""
+    """How a product is cut: rows, depth and columns of a block, and how it is run; and how many
+    blocks there should be where that can be chosen."""
 
     rows: int
     depth: int
     columns: int
     warps: int
     stages: int
+    blocks: int = BUSY
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -196,10 +200,10 @@ def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision:
     afterwards, so that few clients keep the GPU busy too."""
     shape = torch.Size((len(g), g.shape[2], x.shape[2], *size))
     depth, rows = g[0, :, 0].numel(), shape[2:].numel()
-    t = _weights_tile(rows, shape[1], len(x), precision)
+    t = _weights_tile(rows, shape[1], depth, len(x), precision)
     blocks = triton.cdiv(rows, t.rows), triton.cdiv(shape[1], t.columns)
-    free = BUSY // (len(x) * blocks[0] * blocks[1])
-    parts = max(1, min(free, triton.cdiv(depth, t.depth) // 4))
+    free = t.blocks // (len(x) * blocks[0] * blocks[1])
+    parts = max(1, min(free, PARTS, triton.cdiv(depth, t.depth) // 4))
     w = x.new_empty(parts, *shape)
     _to_weights[(*blocks, len(x) * parts)](
         x, g, w, depth, parts, *_shape(x.shape, shape, how),
@@ -260,7 +264,7 @@ def _tile(columns: int, depth: int, rows: int, precision: str) -> Tile:
     """What was fastest on an H200 for products of this kind."""
     width = _width(columns)
     if columns > 64:
-        return Tile(64, 64, 128, 4, 2)
+        return Tile(64, 32, 128, 2, 3) if precision == "tf32" else Tile(64, 64, 128, 4, 2)
     if width <= 32:
         return Tile(64, 128, width, 4, 2) if 64 < depth <= 128 else Tile(64, 32, width, 2, 3)
     if rows < 64 * BUSY // 2:
@@ -268,13 +272,19 @@ def _tile(columns: int, depth: int, rows: int, precision: str) -> Tile:
     return Tile(128, 32, width, 4, 3) if precision == "tf32" else Tile(64, 64, width, 4, 2)
 
 
-def _weights_tile(rows: int, columns: int, clients: int, precision: str) -> Tile:
+def _weights_tile(rows: int, columns: int, depth: int, clients: int, precision: str) -> Tile:
     width = _width(columns)
     if rows <= 16:
         return Tile(16, 64, 128 if columns >= 128 else width, 4, 3)
-    if width <= 32 or clients == 1:
+    if width <= 32:
+        tf32 = precision == "tf32"
+        return Tile(32, 64, width, 4, 2, MANY) if tf32 else Tile(32, 32, width, 2, 3, MANY)
+    if clients == 1:
         return Tile(32, 32, width, 2, 3)
-    return Tile(64, 32, width, 4, 3) if precision == "tf32" else Tile(64, 64, width, 4, 2)
+    if precision == "tf32":
+        return Tile(64, 32, width, 4, 3)
+    long = depth >= 4096 or clients * triton.cdiv(rows, 64) >= 2 * BUSY
+    return Tile(64, 32, width, 4, 3, 2 * BUSY) if long else Tile(64, 64, width, 4, 2)
 
 
 def _width(columns: int) -> int:
