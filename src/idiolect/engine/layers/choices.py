@@ -64,6 +64,11 @@ class Choices:
 CHOICES = Choices()
 
 
+def about(shape: torch.Size) -> tuple[int, ...]:
+    """Clients and batch to the next power of two: close sizes share a choice."""
+    return *((n - 1).bit_length() for n in shape[:2]), *shape[2:]
+
+
 def _measured(ways: Mapping[str, Callable[..., Any]], args: tuple[Any, ...]) -> str:
     """Time every way on the very arguments; its first call is a warm-up. One that is far behind
     after its second call is not called again."""

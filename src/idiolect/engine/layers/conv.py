@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
 
-from idiolect.engine.layers.choices import CHOICES
+from idiolect.engine.layers.choices import CHOICES, about
 from idiolect.engine.layers.stacked import Stacked, fused, precision
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
@@ -216,17 +216,12 @@ def _fastest(map: str, *args: Any) -> Tensor:
     """The map by its fastest route."""
     route = "each" if len(args[0]) == 1 or args[0][0].numel() >= LARGE else "grouped"
     if args[0].is_cuda:
-        shapes = [_about(a.shape) if isinstance(a, Tensor) else a for a in args]
+        shapes = [about(a.shape) if isinstance(a, Tensor) else a for a in args]
         key = (map, args[0].dtype, precision(), *shapes)
         known = {name: getattr(ROUTES[name], map) for name in candidates(map, args)}
         route = CHOICES.fastest(key, known, args)
     out: Tensor = getattr(ROUTES[route], map)(*args)
     return out
-
-
-def _about(shape: torch.Size) -> tuple[int, ...]:
-    """Clients and batch to the next power of two: close sizes share a choice."""
-    return *((n - 1).bit_length() for n in shape[:2]), *shape[2:]
 
 
 def candidates(map: str, args: tuple[Any, ...]) -> list[str]:

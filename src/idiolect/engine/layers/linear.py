@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idiolect.engine.layers.choices import CHOICES
+from idiolect.engine.layers.choices import CHOICES, about
 from idiolect.engine.layers.stacked import Stacked, fused, precision
 
 SKINNY = 64  # samples from which our kernel is not tried
@@ -49,7 +49,7 @@ class Product(Stacked):
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         if x.is_cuda and x.dtype == torch.float32 and fused() and x.shape[1] <= SKINNY:
-            case = ("linear", precision(), *x.shape, *w.shape)
+            case = ("linear", precision(), *about(x.shape), *w.shape[1:])
             way = CHOICES.fastest(case, {"plain": _plain, "skinny": _skinny}, (x, w, bias))
             return _skinny(x, w, bias) if way == "skinny" else _plain(x, w, bias)
         return _plain(x, w, bias)
