@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -63,19 +64,22 @@ def test_an_error_ends_the_work() -> None:
 
 
 @pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
     monkeypatch.setattr("idiolect.engine.stacked.LARGE", 1)
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedas", "fedavg_ft", "plga"])
 @pytest.mark.usefixtures("narrow")
-def test_threads_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_no_number(name: str) -> None:
     ends = []
     method, data = methods.build({"name": name, "lr": 0.05}), ragged_federation()
     model = SmallNet()
     for threads in (1, 2):
-        monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
+        torch.set_num_threads(threads)
         one = simulation(method, data, model)
         assert one.engine.crew.most == threads  # type: ignore[attr-defined]
         ends.append((one.step(), one.step(), one.state()[0]))
@@ -93,11 +97,9 @@ class Dropping(SmallNet):
 
 
 @pytest.mark.usefixtures("narrow")
-def test_networks_that_draw_random_numbers_stay_in_one_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_networks_that_draw_random_numbers_stay_in_one_thread() -> None:
     """PyTorch's generator is one for all threads; it is found out by trying, and left alone."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    torch.set_num_threads(2)
     method, data = methods.build("fedavg"), ragged_federation()
     drops, plain = Dropping(), SmallNet()
     torch.manual_seed(5)

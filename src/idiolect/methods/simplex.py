@@ -16,11 +16,11 @@ def combination(v: Tensor, h: Tensor, most: int = 5000) -> Tensor:
     flat = h.flatten(1).double()
     flat = flat - flat.mean(0)
     v, gram = v.double().clamp_min(0), flat @ flat.T
-    own = gram.diagonal()
-    lipschitz = (own[:, None] - 2 * gram + own + v).sum(1, keepdim=True)  # a trace bounds it
-    step = 1 / lipschitz.clamp_min(torch.finfo(gram.dtype).tiny)
+    curved = gram + v.diag()
+    steepest = torch.minimum(curved.norm(), curved.abs().sum(1).max())  # both bound its curvature
+    step = 1 / steepest.clamp_min(torch.finfo(gram.dtype).tiny)
     alpha = torch.full_like(gram, 1 / len(v))
-    ahead, t = alpha, torch.ones_like(step)
+    ahead, t = alpha, torch.ones_like(gram[:, :1])
     for done in range(most):  # accelerated; a row whose momentum goes uphill starts it anew
         gradient = v * ahead + ahead @ gram - gram
         new = simplex(ahead - step * gradient)
