@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"keys", "atomic", "memory", "vary"}),
     frozenset(
         {"federation", "tree", "table", "net", "local", "method", "schedule", "models", "evaluate"}
-        | {"outcome"}
+        | {"outcome", "scores"}
     ),
     frozenset({"methods"}),
     frozenset({"engine"}),
