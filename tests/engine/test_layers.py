@@ -183,6 +183,18 @@ class Clock:
         return other.at - self.at
 
 
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_route_that_loses_digits_is_for_tf32_only(
+    tf32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    args = (torch.zeros(7, 2, 3, 8, 8), torch.zeros(7, 2, 4, 6, 6), torch.Size((3, 3)), None)
+    assert conv.candidates("to_weights", args) == ["grouped"] * tf32 + ["fused"]
+    double = tuple(a.double() if isinstance(a, Tensor) else a for a in args)
+    assert conv.candidates("to_weights", double) == ["grouped"]
+
+
 def test_the_fastest_way_is_measured_once_and_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
