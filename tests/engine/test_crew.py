@@ -51,6 +51,14 @@ def test_what_cannot_be_shared_out_is_done_here(weights: list[int]) -> None:
     assert here == [threading.main_thread()] * len(weights)
 
 
+def test_no_more_at_once_than_there_is_room_for() -> None:
+    assert crew(4).map(lambda *_: torch.get_num_threads(), [1] * 8, room=2) == [2] * 8
+    assert (
+        crew(4).map(lambda *_: threading.current_thread(), [1, 1], room=1)
+        == [threading.main_thread()] * 2
+    )
+
+
 def test_an_error_ends_the_work() -> None:
     one = crew(2)
 
@@ -72,16 +80,17 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("keep", ["auto", "host"])
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedas", "fedavg_ft", "plga"])
 @pytest.mark.usefixtures("narrow")
-def test_threads_change_no_number(name: str) -> None:
+def test_threads_change_no_number(name: str, keep: str) -> None:
     ends = []
     method, data = methods.build({"name": name, "lr": 0.05}), ragged_federation()
     model = SmallNet()
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        one = simulation(method, data, model)
-        assert one.engine.crew.most == threads  # type: ignore[attr-defined]
+        one = simulation(method, data, model, keep="auto" if threads == 1 else keep)
+        assert one.engine.crew.most == (threads if keep == "auto" else 1)  # type: ignore[attr-defined]
         ends.append((one.step(), one.step(), one.state()[0]))
     for a, b in pairwise(ends):
         for first, second in zip(a[:2], b[:2], strict=True):

@@ -32,10 +32,12 @@ class Crew:
         self._idle.put(nets)
         self._made = 1
 
-    def map(self, work: Callable[[Nets, int], Done], weights: Sequence[int]) -> list[Done]:
-        """`work(nets, k)` of every k. As many at once as are sure to keep all threads busy, judged
-        by their weights; the heaviest first."""
-        side = min(self.most, len(weights), sum(weights) // max([1, *weights]))
+    def map(
+        self, work: Callable[[Nets, int], Done], weights: Sequence[int], room: int | None = None
+    ) -> list[Done]:
+        """`work(nets, k)` of every k. As many at once as there is `room` for and as are sure to
+        keep all threads busy, judged by their weights; the heaviest first."""
+        side = min(self.most, room or self.most, sum(weights) // max([1, *weights]))
         if side < 2:
             return [self._lend(work, k) for k in range(len(weights))]
         while self._made < side:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from idiolect import memory, tree
 from idiolect.engine import layers
-from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine, Part
+from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine, Part, Window
 from idiolect.engine.crew import Crew, Done, Nets
 from idiolect.engine.graphs import Graphs
 from idiolect.engine.layers import conv
@@ -241,7 +241,8 @@ class StackedEngine(Engine):
         def one(nets: Nets, k: int) -> Done:
             return work(*self._given([k], ids, round, records, nets))
 
-        return self.crew.map(one, self._sizes(ids, "train"))
+        sizes = self._sizes(ids, "train")
+        return self.crew.map(one, sizes, self.chunks.most(self.guess(max(sizes)), len(sizes)))
 
     def local(self, ids: list[int], round: int, nets: Nets | None = None) -> StackedLocal:
         keys = [self.keys[i] for i in ids]
@@ -256,8 +257,8 @@ class StackedEngine(Engine):
 
     def _parallel(self) -> bool:
         """Clients may train in several threads: nothing they share changes meanwhile. PyTorch's
-        random numbers and its switch for attention are shared."""
-        if not self.narrow or self.net.attends:
+        random numbers, its switch for attention and a window on the samples would."""
+        if not self.narrow or self.net.attends or isinstance(self.data, Window):
             return False
         self.train_net.draws = self._draws()
         return not self.train_net.draws
@@ -279,9 +280,11 @@ class StackedEngine(Engine):
         if self.narrow:
 
             def test(nets: Nets, k: int) -> Tensor:
-                own, mine = tree.client(params, k), self.data.parts[part][ids[k]]
-                scores = [self._scores(nets[0], own, at) for at in mine.split(self._common)]
-                return torch.cat(scores, 1).sum(1) if scores else torch.zeros(2)
+                own = tree.client(params, k)
+                pieces = self.data.pieces(self.data.parts[part][ids[k]], self._common)
+                return sum((self._scores(nets[0], own, at).sum(1) for at in pieces), none)
+
+            none = torch.zeros(2, dtype=torch.float64)
 
             correct, loss = torch.stack(self.crew.map(test, sizes), 1)
             return correct, loss
@@ -324,13 +327,13 @@ class StackedEngine(Engine):
         """One model for all: the clients' samples in large common batches."""
         everyone, sizes = self._remembered(self._test_samples, ids, part)
         pieces = self.data.pieces(everyone, self._common)
-        if self.narrow:
+        if self.crew.most == 1:
+            scores = [self._scores(self.net, params, at) for at in pieces]
+        else:
             there = list(pieces)
             scores = self.crew.map(
                 lambda nets, k: self._scores(nets[0], params, there[k]), [len(p) for p in there]
             )
-        else:
-            scores = [self._scores(self.net, params, at) for at in pieces]
         correct, loss = (
             torch.segment_reduce(row, "sum", lengths=sizes, initial=0)
             for row in torch.cat(scores, 1)
