@@ -12,7 +12,7 @@ from torch import nn
 
 from idiolect import methods
 from idiolect.engine import graphs
-from idiolect.engine.base import Window
+from idiolect.engine.data import Window
 from idiolect.errors import UserError
 from idiolect.federation import Federation
 from idiolect.rounds import Simulation

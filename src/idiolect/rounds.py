@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from idiolect import memory, start, tree
 from idiolect import schedule as schedules
-from idiolect.engine.base import Fitted, Part
+from idiolect.engine.base import Fitted
+from idiolect.engine.data import Part
 from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
 from idiolect.federation import Federation

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from idiolect import memory
-from idiolect.engine.base import Engine, Window
+from idiolect.engine.base import Engine
+from idiolect.engine.data import Window
 from idiolect.engine.ranks import Ranks
 from idiolect.federation import Federation
 from idiolect.method import Method

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.engine.base import Engine, Fitted, Part
+from idiolect.engine.base import Engine, Fitted
+from idiolect.engine.data import Part
 from idiolect.local import Local
 from idiolect.method import Down, Method
 from idiolect.tree import Record, Tree

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.engine.base import Data
+from idiolect.engine.data import Data
 from idiolect.engine.steps import Step
 from idiolect.local import Rows
 from idiolect.tree import Tree

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from idiolect import keys
-from idiolect.engine.base import EVAL_BATCH, Data, DataLocal, Engine, Part
+from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine
 from idiolect.engine.crew import Nets
+from idiolect.engine.data import Part
 from idiolect.local import Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
@@ -189,6 +190,3 @@ class dropout_seed:
 
     def __exit__(self, *exc: Any) -> None:
         self._fork.__exit__(*exc)
-
-
-__all__ = ["Data", "LoopEngine", "LoopLocal"]

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from idiolect import memory, tree
 from idiolect.engine import layers
-from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine, Part, Window
+from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine
 from idiolect.engine.crew import Crew, Done, Nets
+from idiolect.engine.data import Part, Window
 from idiolect.engine.graphs import Graphs
 from idiolect.engine.layers import conv
 from idiolect.engine.loop import dropout_seed

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from idiolect import methods, models, start, tree
-from idiolect.engine.base import Part
+from idiolect.engine.data import Part
 from idiolect.engine.loop import LoopEngine
 from idiolect.errors import UserError
 from idiolect.federation import Federation
