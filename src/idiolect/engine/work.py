@@ -16,7 +16,7 @@ from idiolect.net import Net
 from idiolect.tree import Tree
 
 if TYPE_CHECKING:
-    from idiolect.engine.stacked import StackedLocal
+    from idiolect.engine.stack import StackedLocal
 
 
 class Work(ABC):
