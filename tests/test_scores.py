@@ -61,11 +61,13 @@ def test_snapshots_are_read_in_any_order() -> None:
     assert [s()["accuracy_global"][0] for s in reversed(snaps)] == [0.5, 0.25]
 
 
-def test_restored_scores_forget_what_was_under_way() -> None:
+def test_restored_scores_forget_what_was_under_way_and_snapshots_do_not() -> None:
     one = scores()
     one.write("after", "test", [0], torch.tensor([3.0]), torch.zeros(1))
     saved = {k: torch.from_numpy(v.copy()) for k, v in one.columns.items()}
     other = scores()
     other.write("after", "test", [0], torch.tensor([1.0]), torch.zeros(1))
+    before = other.snapshot()
     other.restore(saved)
+    assert before()["accuracy_after"][0] == 0.25
     assert other.columns["accuracy_after"][0] == 0.75

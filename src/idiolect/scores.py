@@ -39,8 +39,9 @@ class Scores:
         return self._columns
 
     def restore(self, columns: Mapping[str, Tensor]) -> None:
-        self._queue.clear()
-        self._columns = {name: columns[name].numpy().copy() for name in self._columns}
+        """Go on from earlier columns; snapshots taken so far keep what they saw."""
+        known = self.columns
+        self._columns = {name: columns[name].numpy().copy() for name in known}
 
     def write(
         self, series: str, part: str, ids: Sequence[int], correct: Tensor, loss: Tensor
