@@ -32,13 +32,13 @@ class Linear(nn.Linear):
         return out
 
 
-def _plain(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+def plain(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     if bias is None:
         return torch.bmm(x, w.transpose(1, 2))
     return torch.baddbmm(bias[:, None], x, w.transpose(1, 2))
 
 
-def _skinny(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+def skinny(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     y: Tensor = fused().skinny(x.contiguous(), w.contiguous(), precision()).transpose(1, 2)
     return y if bias is None else y + bias[:, None]
 
@@ -50,9 +50,9 @@ class Product(Stacked):
     def forward(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         if x.is_cuda and x.dtype == torch.float32 and fused() and x.shape[1] <= SKINNY:
             case = ("linear", precision(), *about(x.shape), *w.shape[1:])
-            way = CHOICES.fastest(case, {"plain": _plain, "skinny": _skinny}, (x, w, bias))
-            return _skinny(x, w, bias) if way == "skinny" else _plain(x, w, bias)
-        return _plain(x, w, bias)
+            way = CHOICES.fastest(case, {"plain": plain, "skinny": skinny}, (x, w, bias))
+            return skinny(x, w, bias) if way == "skinny" else plain(x, w, bias)
+        return plain(x, w, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
