@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from idiolect import models, report, runs
 from idiolect.cli import app
+from idiolect.rounds import Simulation
 from idiolect.sweep import Sweep
 
 TINY = ["--clients", "4", "--rounds", "2", "--model", "linear", "--set", "split.alpha=0.5"]
@@ -100,6 +101,24 @@ def test_mistakes_are_one_line_and_exit_2(words: list[str], hint: str) -> None:
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert hint in result.stderr and result.stdout == ""
     assert not list(Path().iterdir())
+
+
+def test_a_full_gpu_is_one_line_and_what_is_done_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["compare", "local", "fedavg", *TINY, "--out", "c"]
+    step = Simulation.step
+
+    def full(sim: Simulation, wait: bool = True) -> Any:
+        if sim.method.name == "fedavg":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 60.00 MiB.")
+        return step(sim, wait)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulation, "step", full)
+        result = call(*words)
+    assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith("error: the GPU's")
+    assert "Traceback" not in result.output
+    again = call(*words)
+    assert again.exit_code == 0 and again.stderr.count("already finished") == 1
 
 
 def test_compare_reports_and_skips_what_is_done() -> None:

@@ -59,10 +59,10 @@ class Pretended:
         self.used += self.kept()
 
 
-def round_of(chunks: Chunks, meter: Pretended, sizes: list[int]) -> list[int]:
+def round_of(chunks: Chunks, meter: Pretended, sizes: list[int], guess: float = 100.0) -> list[int]:
     groups = []
     meter.used = 0.0
-    for group in chunks.cut(sizes):
+    for group in chunks.cut(sizes, lambda n: guess):
         meter.work(group)
         groups.append(len(group))
     assert sum(groups) == len(sizes)
@@ -71,8 +71,8 @@ def round_of(chunks: Chunks, meter: Pretended, sizes: list[int]) -> list[int]:
 
 def test_a_small_cohort_is_one_group_and_not_measured() -> None:
     meter = Pretended(10_000, each=1)
-    chunks = Chunks(meter, lambda n: 10.0)
-    assert [round_of(chunks, meter, [5] * 20) for _ in range(9)] == [[20]] * 9
+    chunks = Chunks(meter)
+    assert [round_of(chunks, meter, [5] * 20, guess=10.0) for _ in range(9)] == [[20]] * 9
     assert (meter.looks, meter.measured) == (1, 0)
 
 
@@ -80,8 +80,8 @@ def test_a_small_cohort_is_one_group_and_not_measured() -> None:
 def test_groups_are_as_large_as_the_memory_allows(guess: float) -> None:
     """Careful first, then by what was measured; the first group's own cost does not stick."""
     meter = Pretended(10_000, each=100, once=500, stays=5)
-    chunks = Chunks(meter, lambda n: guess)
-    rounds = [round_of(chunks, meter, [5] * 240) for _ in range(6)]
+    chunks = Chunks(meter)
+    rounds = [round_of(chunks, meter, [5] * 240, guess) for _ in range(6)]
     assert meter.worst <= meter.size
     assert rounds[-1] == rounds[-2] and max(rounds[-1]) - min(rounds[-1][:-1]) == 0
     assert 40 <= max(rounds[-1]) <= 75
@@ -89,7 +89,7 @@ def test_groups_are_as_large_as_the_memory_allows(guess: float) -> None:
 
 def test_the_plan_holds_while_the_memory_wavers() -> None:
     meter = Pretended(10_000, each=100)
-    chunks = Chunks(meter, lambda n: 100.0)
+    chunks = Chunks(meter)
     for _ in range(3):
         round_of(chunks, meter, [5] * 200)
     groups = []
@@ -101,14 +101,16 @@ def test_the_plan_holds_while_the_memory_wavers() -> None:
 
 def test_larger_clients_are_met_with_care() -> None:
     meter = Pretended(10_000, each=100)
-    chunks = Chunks(meter, lambda n: 100.0)
+    chunks = Chunks(meter)
     round_of(chunks, meter, [10] * 100)
-    assert next(islice(chunks.cut([20] * 100), 1)) == range(34)  # might need twice as much
+    assert next(islice(chunks.cut([20] * 100, lambda n: 100.0), 1)) == range(
+        34
+    )  # might need twice as much
 
 
 def test_results_that_do_not_fit_are_one_clear_line() -> None:
     meter = Pretended(10_000, each=100, stays=50)
-    chunks = Chunks(meter, lambda n: 100.0)
+    chunks = Chunks(meter)
     with pytest.raises(UserError, match=r"results of 300 clients need .* lower --participation"):
         round_of(chunks, meter, [5] * 300)
 
@@ -119,7 +121,7 @@ def test_without_a_measurement_the_guess_decides() -> None:
             return None
 
     meter = Blind(10_000, each=100)
-    chunks = Chunks(meter, lambda n: 100.0)
+    chunks = Chunks(meter)
     meter.work = lambda group: None  # type: ignore[method-assign]
     assert round_of(chunks, meter, [5] * 100) == [25, 25, 25, 25]
 
@@ -150,7 +152,8 @@ def begin(method: Any, norm: bool, share: int) -> Simulation:
         model = SmallNet(norm=norm)
     late = Stragglers(periods=(1, 2)) if method.asynchronous else None
     sim = simulation(method, RAGGED, model, 3, stragglers=late)
-    sim.engine.chunks = Chunks(Pretended(100 * share, each=75), lambda n: 25.0)
+    sim.engine.chunks = Chunks(Pretended(100 * share, each=75))
+    sim.engine.guess = lambda n: 25.0  # type: ignore[method-assign]
     return sim
 
 
@@ -196,7 +199,7 @@ def test_evaluation_goes_in_pieces(small_net: nn.Module, monkeypatch: Any) -> No
     whole = sim.engine.evaluate(params, ids, "test")
     asked: list[int] = []
     monkeypatch.setattr(torch, "vmap", _counting(torch.vmap, asked))
-    sim.engine.chunks = Chunks(Pretended(1200, each=0), lambda n: 0.0)
+    sim.engine.chunks = Chunks(Pretended(1200, each=0))
     sim.engine.guess = lambda n: 100.0  # type: ignore[method-assign]
     pieces = sim.engine.evaluate(params, ids, "test")
     assert asked == [3, 3]  # the last one alone is no stack

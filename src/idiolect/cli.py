@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     from idiolect.compare import Plan
 
 
+FULL = (
+    "error: the GPU's memory is full. What is finished is kept: the same command goes on from there; "
+    "lower method.batch_size or --participation, or take a smaller model or a larger GPU"
+)
+
+
 class _Commands(TyperGroup):
     """A user's mistake is one line and exit code 2; a stopped run is one line and 130."""
 
@@ -60,11 +66,12 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
             raise typer.Exit(130) from None
-        except Exception as error:
-            if type(error).__name__ != "Interrupted":
+        except Exception as error:  # those of modules not yet imported are known by name
+            kind = type(error).__name__
+            if kind not in ("Interrupted", "OutOfMemoryError"):
                 raise
-            print(error, file=sys.stderr)
-            raise typer.Exit(130) from None
+            print(error if kind == "Interrupted" else FULL, file=sys.stderr)
+            raise typer.Exit(130 if kind == "Interrupted" else 1) from None
 
 
 def _joined() -> AbstractContextManager[Any]:

@@ -145,9 +145,8 @@ class Chunks:
     measured. Otherwise the first group is as large as a careful guess allows; what it really took
     decides about the next, here and in later rounds."""
 
-    def __init__(self, meter: Meter, guess: Callable[[int], float]):
-        """`guess(n)` is the need, in bytes, of one client with n samples."""
-        self.meter, self.guess = meter, guess
+    def __init__(self, meter: Meter):
+        self.meter = meter
         self.each: float | None = None  # measured bytes at the peak, a client
         self.stays = 0.0  # bytes of a client's results
         self.width = 0  # samples of the largest client measured
@@ -155,12 +154,13 @@ class Chunks:
         self._ample = 0.0  # bytes that need no second look
         self._plan: dict[int, int] = {}  # size of the groups, by size of the cohort
 
-    def cut(self, sizes: Sequence[int]) -> Iterator[range]:
+    def cut(self, sizes: Sequence[int], guess: Callable[[int], float]) -> Iterator[range]:
         """Positions in `sizes` (samples of each client) that compute together. The work on a group
-        is done when the next one is asked for."""
+        is done when the next one is asked for. `guess(n)` is the need, in bytes, of one client with
+        n samples."""
         n, at = len(sizes), 0
         while at < n:
-            rest, each = n - at, self._need(max(sizes[at:]))
+            rest, each = n - at, self._need(max(sizes[at:]), guess)
             if at == 0 and n * each <= self._ample:
                 yield range(n)
                 return
@@ -181,9 +181,9 @@ class Chunks:
             self._ample = GUESSED * self.meter.free()
         return max(1, int(self._ample / max(each, 1.0)))
 
-    def _need(self, width: int) -> float:
+    def _need(self, width: int, guess: Callable[[int], float]) -> float:
         if self.each is None:
-            return self.guess(width)
+            return guess(width)
         return self.each * max(1.0, width / self.width)  # larger clients may need more
 
     def _size(self, rest: int, n: int, each: float, free: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from idiolect import memory, start, tree
 from idiolect import schedule as schedules
-from idiolect.engine.base import Fitted
+from idiolect.engine.base import Engine, Fitted
 from idiolect.engine.data import Part
 from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
@@ -68,7 +69,7 @@ class Simulation:
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
         given = start.overlay(initial_tree(model, self.engine.net, self.dtype), init)
         self.start_tree = {n: v.to(self.device) for n, v in given.items()}
-        self._clients_init = {
+        own = {
             int(i): start.overlay({n: v.cpu() for n, v in self.start_tree.items()}, w)
             for i, w in (clients_init or {}).items()
         }
@@ -76,7 +77,7 @@ class Simulation:
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
         state = method.server_init(self.engine.net, dict(self.start_tree))
         self.server = Server(state, net=self.engine.net, sizes=sizes)
-        self.mine = Table(self._client_init)
+        self.mine = Table(partial(_client_init, method, self.engine, self.start_tree, own))
         for table in (self.mine, *state.values()):
             if isinstance(table, Table):
                 table.settle(self.device, keep, federation.n_clients)
@@ -125,14 +126,6 @@ class Simulation:
             stragglers=stragglers,
             clock=clock,
         )
-
-    def _client_init(self, ids: list[int]) -> Record:
-        begin = tree.expand(self.start_tree, len(ids))
-        if self._clients_init:
-            rows = [self._clients_init.get(i, self.start_tree) for i in ids]
-            begin = {n: torch.stack([r[n].to(self.device) for r in rows]) for n in self.start_tree}
-        local = self.engine.local(ids, 0)
-        return self.engine.to_device(self.method.client_init(begin, local))
 
     # --- rounds ---
 
@@ -380,6 +373,17 @@ class Simulation:
 
 def _by_text(rows: Iterable[tuple[int, Record]]) -> Record:
     return {str(i): row for i, row in rows}
+
+
+def _client_init(
+    method: Method, engine: Engine, common: Tree, own: Mapping[int, Tree], ids: list[int]
+) -> Record:
+    """The first state of these clients: from the common model, or from one of their own."""
+    begin = tree.expand(common, len(ids))
+    if own:
+        rows = [own.get(i, common) for i in ids]
+        begin = {n: torch.stack([r[n].to(engine.device) for r in rows]) for n in common}
+    return engine.to_device(method.client_init(begin, engine.local(ids, 0)))
 
 
 def _by_id(rows: Record) -> dict[int, Record]:

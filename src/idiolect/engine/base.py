@@ -138,7 +138,7 @@ class Engine(ABC):
         self.nets: Nets = (self.net, self.train_net)
         self.ranks = Ranks.current()
         self._widest: float = EVAL_BATCH  # samples of the largest batch
-        self.chunks = memory.Chunks(memory.meter(device), self.guess)
+        self.chunks = memory.Chunks(memory.meter(device))
 
     @abstractmethod
     def groups(self, ids: Sequence[int]) -> Iterable[list[int]]:

@@ -56,7 +56,8 @@ class Graphs:
         key = _signature(work, stack, extra)
         program = self._programs.get(key)
         if program is None or not program.fits(work):
-            program = self._programs[key] = Program(self, work, stack, extra)
+            program = Program(self.data, self.pool, work, stack, extra)
+            self._programs[key] = program
         return program.run(work, stack, extra)
 
 
@@ -75,13 +76,13 @@ def _signature(work: Work, stack: Tree, extra: tuple[Any, ...]) -> Any:
 class Program:
     """One kind of step on fixed buffers, captured for a few stack sizes."""
 
-    def __init__(self, owner: Graphs, work: Work, stack: Tree, extra: tuple[Any, ...]):
-        device, steps = owner.data.device, work.steps
+    def __init__(self, data: Data, pool: Any, work: Work, stack: Tree, extra: tuple[Any, ...]):
+        device, steps = data.device, work.steps
         k = steps.clients
-        self.owner = owner
+        self.data, self.pool = data, pool
         self.capacity = int(1.3 * steps.count) + 8
         self.samples = int(1.3 * len(work.local.index))
-        self.place = owner.data.place  # after the index: it may have moved the samples
+        self.place = data.place  # after the index: it may have moved the samples
         self.stack = {n: torch.empty_like(v) for n, v in stack.items()}
         self.extra = tuple(_each(torch.empty_like, e) for e in extra)
         self.at = torch.zeros(self.capacity, k, steps.usual, dtype=torch.int64, device=device)
@@ -91,14 +92,14 @@ class Program:
         self.now = torch.zeros(1, dtype=torch.int64, device=device)
         self.total = torch.zeros(k, dtype=work.local.dtype, device=device)
         self.sizes = stack_sizes(k, steps.count)
-        self.captured: dict[int, Callable[[], None]] = {}
+        self.captured: dict[int, torch.cuda.CUDAGraph | None] = {}  # by clients
         self.work = self._fixed(work)
 
     def _fixed(self, work: Work) -> Work:
         """The work as the graphs see it: on the program's own buffers."""
         fixed = copy(work)
         fixed.local = copy(work.local)
-        fixed.local.index = self.index
+        fixed.local.index, fixed.local.graphs = self.index, None
         if isinstance(fixed.lr, Tensor):
             fixed.lr = torch.empty_like(fixed.lr)
         else:
@@ -108,7 +109,7 @@ class Program:
 
     def fits(self, work: Work) -> bool:
         enough = work.steps.count <= self.capacity and len(work.local.index) <= self.samples
-        return enough and self.place == self.owner.data.place
+        return enough and self.place == self.data.place
 
     def run(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> tuple[Tree, Tensor]:
         steps = work.steps
@@ -117,11 +118,19 @@ class Program:
             self.captured[size] = self._capture(size)
         self._load(work, stack, extra)
         for t, size in enumerate(needed):
-            self.captured[size]()
+            self.replay(size)
             if steps.exact:  # batches of another size have other shapes
                 for step in steps.at_step(t, unusual=True):
                     work.step(step, self.stack, self.extra, self.total)
         return self.stack, self.total.clone()
+
+    def replay(self, k: int) -> None:
+        """The next step, of the first k clients."""
+        graph = self.captured[k]
+        if graph is None:
+            self._body(k)
+        else:
+            graph.replay()
 
     def _load(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> None:
         steps = work.steps
@@ -145,10 +154,10 @@ class Program:
             v.zero_()
         work.velocity = self.work.velocity
 
-    def _capture(self, k: int) -> Callable[[], None]:
+    def _capture(self, k: int) -> torch.cuda.CUDAGraph | None:
         """Record one step of the first k clients; the buffers hold nothing of value yet."""
-        if self.owner.pool is None:
-            return lambda: self._body(k)
+        if self.pool is None:
+            return None
         for v in self.stack.values():
             v.zero_()
         self.now.zero_()
@@ -156,9 +165,9 @@ class Program:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self._body(k)  # libraries choose their kernels outside the capture
-            graph = _recorded(lambda: self._body(k), self.owner.pool)
+            graph = _recorded(lambda: self._body(k), self.pool)
         torch.cuda.current_stream().wait_stream(side)
-        return graph.replay
+        return graph
 
     def _body(self, k: int) -> None:
         work, who = self.work, slice(0, k)

@@ -48,7 +48,7 @@ class StackedEngine(Engine):
         if self.narrow:
             yield from ([k] for k in range(len(ids)))
             return
-        for part in self.chunks.cut(self._sizes(ids, "train")):
+        for part in self.chunks.cut(self._sizes(ids, "train"), self.guess):
             yield list(part)
 
     def each_group(
