@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 
 FULL = (
-    "error: the GPU's memory is full. What is finished is kept: the same command goes on from there; "
-    "lower method.batch_size or --participation, or take a smaller model or a larger GPU"
+    "error: the GPU's memory is full (what is finished is kept); end other programs on it, "
+    "lower method.batch_size or --participation, or take a smaller model"
 )
 
 

@@ -26,7 +26,7 @@ def seeds(device: str, quick: bool) -> list[Row]:
     if device == "cuda":
         wide = {"dtype": "tf32"}
         jobs.insert(1, replace(jobs[0], label={"model": "cnn, tf32"}, options=wide))
-    repeats = 1 if quick else 3
+    repeats = 1 if quick else 7
     rows = []
     for job in jobs:
         one = median_time(job.simulation(device, repeats + 1).step, device, repeats)

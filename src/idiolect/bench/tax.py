@@ -39,7 +39,7 @@ def tax(device: str, quick: bool) -> list[Row]:
             {},
             {"name": "local", "batch_size": BATCH},
             federation,
-            rounds=1 if quick else 3,
+            rounds=1 if quick else 7,
             options={"eval_every": 1000},
         )
         stacked = measure(job, device)["seconds"]

@@ -34,7 +34,7 @@ class Tile:
     blocks: int = BUSY
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
 def _outputs(
     x, w, bias, y, M,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
@@ -72,7 +72,7 @@ def _outputs(
     tl.store(y + to, acc, (m < M)[:, None] & (o < O)[None, :])
 
 
-@triton.jit(do_not_specialize=["M", "PARTS"])
+@triton.jit(do_not_specialize=["PARTS"])
 def _to_weights(
     x, g, w, M, PARTS,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
