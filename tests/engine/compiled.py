@@ -1,0 +1,68 @@
+"""Compiles our GPU kernels as their launches would, on a machine that needs no GPU, and prints how
+they move data. Run by `test_compiled.py`, in a process without Triton's interpreter."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from idiolect.engine.layers import kernels
+
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+class Launch:
+    """Stands in for a kernel: compiles what would have been launched."""
+
+    def __init__(self, kernel: Any, seen: dict[str, Any]):
+        self.kernel, self.seen = kernel, seen
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self.compile
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        signature, constants, known = {}, {}, {}
+        for at, (param, value) in enumerate(zip(self.kernel.params, args, strict=True)):
+            if param.is_constexpr:
+                signature[param.name], constants[(at,)] = "constexpr", value
+                continue
+            signature[param.name] = "*fp32" if isinstance(value, Tensor) else "i32"
+            # What Triton tells the compiler: pointers are aligned, sizes may divide by 16.
+            divides = isinstance(value, Tensor) or value % 16 == 0
+            if divides and not param.do_not_specialize:
+                known[(at,)] = [["tt.divisibility", 16]]
+        source = ASTSource(self.kernel, signature, constants, known)
+        code = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
+        name = self.kernel.__name__
+        self.seen[name] = {
+            "wide_loads": len(re.findall(r"ld\.global[^\n]*\.v4|cp\.async\.c[^\n]* 0x10", code)),
+            "stores": len(re.findall(r"st\.global", code)),
+            "wide_stores": len(re.findall(r"st\.global[^\n]*\.v4", code)),
+            "matrix_products": len(re.findall(r"mma", code)),
+        }
+
+
+def main() -> None:
+    seen: dict[str, Any] = {}
+    for name in ("_outputs", "_to_weights", "_fold", "_pool", "_unpool"):
+        setattr(kernels, name, Launch(getattr(kernels, name), seen))
+    k, b = 20, 16  # the second convolution of `pfllib-round`
+    x = torch.empty(k, b, 32, 14, 14, device="meta")
+    w = torch.empty(k, 64, 32, 5, 5, device="meta")
+    how = ((1, 1), (0, 0), (1, 1))
+    y = kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, "tf32x3")
+    kernels.to_weights(x, y, w.shape[3:], how, "tf32x3")
+    kernels.fold(torch.empty(k, b, 800, 10, 10, device="meta"), w.shape[3:], x.shape[3:], how)
+    kernels.unpool(y, kernels.pool(y, 2), 2)
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Our kernels as a GPU would run them: compiled here, without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from idiolect.engine.layers.stacked import fused
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(fused() is None, reason="Triton is not installed")
+def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
+    """Where the number of places divides by 16 and Triton is not told so, it moves single values:
+    gradients of weights then take a third longer."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.compiled"],
+        cwd=ROOT,
+        env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"_outputs", "_to_weights", "_fold", "_pool", "_unpool"}
+    for kernel in ("_outputs", "_to_weights"):
+        assert found[kernel]["matrix_products"], kernel
+        assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)
+    assert found["_to_weights"]["wide_loads"], found
