@@ -6,16 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from idiolect.engine.layers.stacked import fused
-
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(fused() is None, reason="Triton is not installed")
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
     """Where the number of places divides by 16 and Triton is not told so, it moves single values:
     gradients of weights then take a third longer."""
