@@ -53,7 +53,8 @@ FULL = (
 
 
 class _Commands(TyperGroup):
-    """A user's mistake is one line and exit code 2; a stopped run is one line and 130."""
+    """A user's mistake is one line and exit code 2; a stopped run is one line and 130, a full GPU
+    one line and 1."""
 
     def invoke(self, ctx: Any) -> Any:
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
@@ -66,12 +67,13 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
             raise typer.Exit(130) from None
-        except Exception as error:  # those of modules not yet imported are known by name
-            kind = type(error).__name__
-            if kind not in ("Interrupted", "OutOfMemoryError"):
+        except Exception as error:  # by name: their modules may not be imported yet
+            known = {"Interrupted": (str(error), 130), "OutOfMemoryError": (FULL, 1)}
+            if type(error).__name__ not in known:
                 raise
-            print(error if kind == "Interrupted" else FULL, file=sys.stderr)
-            raise typer.Exit(130 if kind == "Interrupted" else 1) from None
+            line, code = known[type(error).__name__]
+            print(line, file=sys.stderr)
+            raise typer.Exit(code) from None
 
 
 def _joined() -> AbstractContextManager[Any]:

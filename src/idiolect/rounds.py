@@ -371,10 +371,6 @@ class Simulation:
         return full | {n: v.detach().cpu().contiguous().clone() for n, v in params.items()}
 
 
-def _by_text(rows: Iterable[tuple[int, Record]]) -> Record:
-    return {str(i): row for i, row in rows}
-
-
 def _client_init(
     method: Method, engine: Engine, common: Tree, own: Mapping[int, Tree], ids: list[int]
 ) -> Record:
@@ -384,6 +380,10 @@ def _client_init(
         rows = [own.get(i, common) for i in ids]
         begin = {n: torch.stack([r[n].to(engine.device) for r in rows]) for n in common}
     return engine.to_device(method.client_init(begin, engine.local(ids, 0)))
+
+
+def _by_text(rows: Iterable[tuple[int, Record]]) -> Record:
+    return {str(i): row for i, row in rows}
 
 
 def _by_id(rows: Record) -> dict[int, Record]:

@@ -16,8 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
-    """Where the number of places divides by 16 and Triton is not told so, it moves single values:
-    gradients of weights then take a third longer."""
+    """Triton moves single values where it is not told that the number of places divides by 16."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.compiled"],

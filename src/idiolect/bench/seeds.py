@@ -34,8 +34,9 @@ def seeds(device: str, quick: bool) -> list[Row]:
 
 def _jobs(device: str, quick: bool) -> list[Job]:
     fedavg = [job for job in pfllib_jobs(quick, device) if job.method["name"] == "fedavg"]
-    names = ("cnn", "cnn, tf32")  # the second on a GPU only
-    jobs = [replace(job, label={"model": m}) for job, m in zip(fedavg, names, strict=False)]
+    jobs = [
+        replace(job, label={"model": ", ".join(["cnn", *job.options.values()])}) for job in fedavg
+    ]
     jobs.insert(1, replace(jobs[0], method=jobs[0].method | {"epochs": 1}))
     mlp = random_federation(np.full(100, 14 if quick else 700), (1, 28, 28), train_share=6 / 7)
     return [*jobs, Job({"model": "mlp"}, {"name": "pflego"}, mlp, model="pflego_mlp")]

@@ -97,13 +97,12 @@ class StackedEngine(Engine):
             return self._evaluate_shared(tree.client(params, 0), ids, part)
         sizes = self._sizes(ids, part)
         if self.narrow:
+            none = torch.zeros(2, dtype=torch.float64)
 
             def test(nets: Nets, k: int) -> Tensor:
                 own = tree.client(params, k)
                 pieces = self.data.pieces(self.data.parts[part][ids[k]], self._common)
                 return sum((self._scores(nets[0], own, at).sum(1) for at in pieces), none)
-
-            none = torch.zeros(2, dtype=torch.float64)
 
             correct, loss = torch.stack(self.crew.map(test, sizes), 1)
             return correct, loss
