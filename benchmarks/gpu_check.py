@@ -9,7 +9,8 @@ PyTorch's own. Exits with 1 if anything is out of bounds.
 
 Float32 runs train a network without corners (tanh and mean-pooling). ReLU and max-pooling have a
 gradient that jumps: where two values lie within rounding of each other, rounding decides which of
-them learns, and the run ends 1e-4 away, by whichever engine.
+them learns, and the run ends 1e-4 away, by whichever engine. PFLEGO and FedRecon take plain SGD on
+the server there: the first step of Adam is the sign of the gradient, rounding or not.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def final(
 ) -> dict[str, Tensor]:
     """All state after the last round."""
     known = methods.REGISTRY[name].__dataclass_fields__
-    wanted = {"lr": 0.01, "batch_size": 8, "epochs": 1, "tau": 5}
+    wanted: dict[str, Any] = {"lr": 0.01, "batch_size": 8, "epochs": 1, "tau": 5}
+    if smooth:
+        wanted["server"] = "sgd"
     method = methods.build({"name": name} | {k: v for k, v in wanted.items() if k in known})
     late = Stragglers(periods=(1, 2)) if method.asynchronous else None
 

@@ -98,7 +98,7 @@ def start(out: Path, rounds: int, pause: float, *more: str) -> "subprocess.Popen
 
 
 def wait_for(out: Path, rounds: int) -> None:
-    for _ in range(600):
+    for _ in range(3000):  # a busy machine takes long to start
         if len(runs.read_events(out)) > rounds:
             return
         time.sleep(0.02)

@@ -347,12 +347,6 @@ def test_bytes_are_scaled_and_normalised_per_channel() -> None:
         assert_agree(a, b)
 
 
-def test_single_precision() -> None:
-    one, other = both(seeded(SmallNet).float(), RAGGED, LOCAL, dtype="float32")
-    assert one.personal_model(0)["head.weight"].dtype == torch.float32
-    assert_agree(one, other, 1e-5)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "settings",
