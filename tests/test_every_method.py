@@ -169,6 +169,17 @@ def test_single_precision_stays_near_double(name: str) -> None:
 
 
 @each_method
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_without_numbers_ends_like_any_other(name: str, engine: str) -> None:
+    """Everything overflows in the first round: no method stumbles over what is no number."""
+    huge = {n: torch.full_like(v, 1e38) for n, v in model(Plain).state_dict().items()}
+    sim = begin(name, engine=engine, dtype="float32", init=huge)
+    sim.start()
+    _, _, personal = finish(sim)
+    assert not all(v.isfinite().all() for v in personal.values())
+
+
+@each_method
 def test_nothing_is_left_behind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation nobody holds any more is gone, captured steps and all: Python's collector, which
     would find it in the end, does not see how much of the GPU's memory it holds."""

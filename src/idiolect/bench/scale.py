@@ -12,6 +12,7 @@ import torch
 
 from idiolect import tree
 from idiolect.bench.job import Job, Row, measure, median_time, random_federation
+from idiolect.methods.simplex import combination
 
 
 def scale(device: str, quick: bool) -> list[Row]:
@@ -41,12 +42,13 @@ def scale(device: str, quick: bool) -> list[Row]:
 
 
 def server(device: str, quick: bool) -> list[Row]:
-    """Server algebra on the flattened stack `[N, D]`."""
+    """Server algebra on the flattened stack `[N, D]`, and FedPAC's weights of heads."""
     rows = []
     sizes = ((20, 10**6), (100, 10**6), (100, 10**5), (1000, 10**5))
     for n, d in ((5, 1000), (10, 1000)) if quick else sizes:
         stack = {"w": torch.randn(n, d, device=device)}
         weight = torch.softmax(torch.randn(n, n, device=device), 1)
+        v, h = torch.rand(n, device=device), torch.randn(n, 10, 64, device=device) / 10
         rows.append(
             {
                 "clients": n,
@@ -54,6 +56,7 @@ def server(device: str, quick: bool) -> list[Row]:
                 "mix_s": median_time(partial(tree.mix, weight, stack), device),
                 "cosines_s": median_time(partial(tree.cosines, stack), device),
                 "distances_s": median_time(partial(tree.square_distances, stack, stack), device),
+                "combination_s": median_time(partial(combination, v, h), device),
             }
         )
     return rows
