@@ -16,8 +16,6 @@ from idiolect.rounds import Simulation
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ("loop", "stacked")
 
-torch.set_num_threads(1)  # tests run side by side
-
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,9 +24,11 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """The same draws in every run of the suite, whatever ran before."""
+def _alike() -> None:
+    """The same draws in every run of the suite, and one thread, as tests run side by side, whatever
+    ran before: a resumed run takes the number of threads it began with."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)
 
 
 class SmallNet(nn.Module):
