@@ -32,17 +32,21 @@ def _alike() -> None:
 
 
 class SmallNet(nn.Module):
-    """The network of the golden problem; `norm` adds BatchNorm, `drop` dropout."""
+    """The network of the golden problem; `norm` adds BatchNorm, `drop` dropout. `smooth`: without
+    corners, where rounding in float32 may decide which way a gradient points."""
 
-    def __init__(self, classes: int = 5, norm: bool = False, drop: float = 0.0) -> None:
+    def __init__(
+        self, classes: int = 5, norm: bool = False, drop: float = 0.0, smooth: bool = False
+    ) -> None:
         super().__init__()
+        bend, pool = (nn.Tanh, nn.AvgPool2d) if smooth else (nn.ReLU, nn.MaxPool2d)
         layers: list[nn.Module] = [nn.Conv2d(1, 4, 3)]
         if norm:
             layers.append(nn.BatchNorm2d(4))
-        layers += [nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten()]
+        layers += [bend(), pool(2), nn.Conv2d(4, 8, 3), bend(), nn.Flatten()]
         if drop:
             layers.append(nn.Dropout(drop))
-        layers += [nn.Linear(72, 24), nn.ReLU()]
+        layers += [nn.Linear(72, 24), bend()]
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(24, classes)
 

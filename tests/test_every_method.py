@@ -84,13 +84,12 @@ def small(name: str) -> Method:
     return methods.build({"name": name} | {k: v for k, v in wanted.items() if k in defaults})
 
 
-def begin(name: str | Method, **options: Any) -> Simulation:
+def begin(name: str | Method, kind: type[nn.Module] = Plain, **options: Any) -> Simulation:
     """Ragged clients, three of five asked each round; two are stragglers if that may be."""
     method = small(name) if isinstance(name, str) else name
     late = Stragglers(periods=(1, 2)) if method.asynchronous else None
     settings = {"participation": 0.6, "stragglers": late} | options
-    net = model(settings.pop("kind", Plain))
-    return simulation(method, RAGGED, net, ROUNDS, **settings)
+    return simulation(method, RAGGED, model(kind), ROUNDS, **settings)
 
 
 @dataclass(frozen=True)
@@ -158,9 +157,9 @@ def test_single_precision_stays_near_double(name: str) -> None:
     method = small(name)
     if "server" in {f.name for f in fields(method)}:
         method = replace(method, server="sgd")  # type: ignore[call-arg]
-    true, *_ = finish(begin(method, kind=Smooth, engine="loop"))
+    true, *_ = finish(begin(method, Smooth, engine="loop"))
     for engine in ENGINES:
-        found, _, personal = finish(begin(method, kind=Smooth, engine=engine, dtype="float32"))
+        found, _, personal = finish(begin(method, Smooth, engine=engine, dtype="float32"))
         assert {v.dtype for v in personal.values()} == {torch.float32}
         assert set(found) == set(true)
         for what in true:

@@ -347,6 +347,13 @@ def test_bytes_are_scaled_and_normalised_per_channel() -> None:
         assert_agree(a, b)
 
 
+def test_single_precision() -> None:
+    net = seeded(lambda: SmallNet(smooth=True)).float()  # type: ignore[arg-type]
+    one, other = both(net, RAGGED, LOCAL, dtype="float32")
+    assert one.personal_model(0)["head.weight"].dtype == torch.float32
+    assert_agree(one, other, 1e-5)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "settings",
