@@ -177,7 +177,7 @@ def check_convolutions() -> list[dict[str, Any]]:
 
 
 def check_products() -> list[dict[str, Any]]:
-    """Both routes of a linear layer's outputs against float64."""
+    """Both routes of a linear layer's outputs, and of its step of SGD, against float64."""
     rows = []
     for k, b, i, o in ((100, 16, 3136, 512), (20, 10, 512, 10), (3, 64, 33, 70)):
         draw = torch.Generator("cuda").manual_seed(0)
@@ -188,6 +188,11 @@ def check_products() -> list[dict[str, Any]]:
         for route, bound in (("plain", PYTORCH), ("skinny", KERNEL)):
             got = getattr(linear, route)(x.float(), w.float(), bias.float())
             rows.append(compared("linear", route, f"{k}x{b} {i}->{o}", got, true, bound))
+        g = torch.randn(k, b, o, device="cuda", generator=draw, dtype=torch.float64)
+        linear.plain_step(true := w.clone(), g, x)
+        for step, bound in ((linear.plain_step, PYTORCH), (linear.fused_step, KERNEL)):
+            step(got := w.float(), g.float(), x.float())
+            rows.append(compared("step", step.__name__, f"{k}x{b} {i}->{o}", got, true, bound))
     return rows
 
 
@@ -219,7 +224,7 @@ def main() -> int:
     torch.backends.cudnn.allow_tf32 = False
     kernels = check_convolutions() + check_products() + check_pooling()
     for row in kernels:
-        figures = f"{row['map']:<11}{row['route']:<9}{row['shape']:<32}{row['distance']:.1e}"
+        figures = f"{row['map']:<11}{row['route']:<11}{row['shape']:<32}{row['distance']:.1e}"
         print(figures + ("" if row["ok"] else "  OUT OF BOUNDS"))
     data, rows = federation(), []
     print(f"{'method':<18}{'float64':>9}{'resumed':>9}{'float32':>9}{'(loop)':>9}{'tf32':>9}")

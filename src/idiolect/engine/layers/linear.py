@@ -1,15 +1,19 @@
 """Linear layers of K clients: batched products whose gradients lie in memory as the weights do.
 
 Few samples times large weights, K times over, is a shape PyTorch's batched product is slow at; on a
-GPU the outputs come from our own kernel where that is faster.
+GPU the outputs come from our own kernel where that is faster. Plain SGD takes its step inside the
+product that would be the gradient (`Descent`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from idiolect.engine.layers.choices import CHOICES, about
 from idiolect.engine.layers.stacked import Stacked, fused, precision
@@ -43,6 +47,56 @@ def skinny(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias[:, None]
 
 
+class Descent:
+    """Steps of plain SGD that layers take themselves: inside `with`, what they would return as the
+    gradient of one of these weights waits until the backward pass is over and is then subtracted
+    from the weights in place. Never written down, it saves half of the passes over them."""
+
+    def __init__(self, weights: Iterable[Tensor]):
+        self._own = {w.untyped_storage().data_ptr() for w in weights}
+        self._products: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def takes(self, w: Tensor) -> bool:
+        """One of the weights itself, not something computed from them."""
+        if is_functorch_wrapped_tensor(w) or not w.is_contiguous():
+            return False
+        return w.untyped_storage().data_ptr() in self._own
+
+    def add(self, w: Tensor, g: Tensor, x: Tensor) -> None:
+        self._products.append((w.detach(), g, x))
+
+    def __enter__(self) -> None:
+        self._before = _descent.set(self)
+
+    def __exit__(self, *error: Any) -> None:
+        _descent.reset(self._before)
+        if error[0] is None:
+            for w, g, x in self._products:
+                _step(w, g, x)
+
+
+_descent: ContextVar[Descent | None] = ContextVar("descent", default=None)
+
+
+def _step(w: Tensor, g: Tensor, x: Tensor) -> None:
+    """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place."""
+    ways = {"plain": plain_step, "fused": fused_step}
+    way = "plain"
+    if w.is_cuda and w.dtype == torch.float32 and fused() and x.shape[1] <= SKINNY:
+        case = ("step", precision(), *about(x.shape), *w.shape[1:])
+        tried = {n: lambda w, g, x, do=do: do(w.clone(), g, x) for n, do in ways.items()}
+        way = CHOICES.fastest(case, tried, (w, g, x))
+    ways[way](w, g, x)
+
+
+def plain_step(w: Tensor, g: Tensor, x: Tensor) -> None:
+    w.baddbmm_(g.transpose(1, 2), x, alpha=-1)
+
+
+def fused_step(w: Tensor, g: Tensor, x: Tensor) -> None:
+    fused().step(w, g.contiguous(), x.contiguous(), precision())
+
+
 class Product(Stacked):
     """`x [K, B, I]`, `w [K, O, I]` -> `[K, B, O]`."""
 
@@ -58,12 +112,17 @@ class Product(Stacked):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias = inputs
         ctx.biased = bias is not None
+        descent = _descent.get()
+        ctx.descent = descent if descent is not None and descent.takes(w) else None
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         to_x, to_w, to_bias = ctx.needs_input_grad
+        if to_w and ctx.descent is not None and not torch.is_grad_enabled():
+            ctx.descent.add(w, g, x)
+            to_w = False
         return (
             torch.bmm(g, w) if to_x else None,
             torch.bmm(g.transpose(1, 2), x) if to_w else None,
