@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from idiolect import methods
+from idiolect.bench.rounds import uneven
 from idiolect.engine import graphs
 from idiolect.federation import Federation
 from idiolect.rounds import Simulation
@@ -51,6 +53,17 @@ def test_equals_loop(
     for leaf, value in ends["loop"].items():
         if value.numel() and not leaf.startswith("metrics"):
             torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("seeds", "most"), [(1, 0.05), (3, 0.001)])
+def test_few_clients_wait_in_the_stack(seeds: int, most: float) -> None:
+    """Of the work on the clients of `pfllib-round`, how much is on those that have finished."""
+    steps = np.repeat(-(-(0.75 * uneven(20, 596, 4768)).astype(int) // 16), seeds)
+    active = [int((steps > t).sum()) for t in range(steps.max())]
+    sizes = graphs.stack_sizes(len(steps), len(active))
+    done = sum(min(s for s in sizes if s >= a) for a in active)
+    assert done / sum(active) - 1 < most
+    assert len(sizes) <= 25
 
 
 def test_stack_sizes_shrink_to_one() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from idiolect.engine.work import Work
 
 WORTH = 4  # steps a round from which a capture pays
-SHRINK, FINE = 0.8, 4  # neighbouring stack sizes: their ratio, and how close they are at least
+SHRINK, FINE = 0.8, 3  # neighbouring stack sizes: their ratio, and how close they are at least
 
 
 class Graphs:
