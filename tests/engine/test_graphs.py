@@ -13,6 +13,7 @@ from idiolect import methods
 from idiolect.bench.rounds import uneven
 from idiolect.engine import graphs
 from idiolect.federation import Federation
+from idiolect.local import Rows
 from idiolect.rounds import Simulation
 
 from ..conftest import SmallNet, ragged_federation, simulation
@@ -32,7 +33,7 @@ def federation() -> Federation:
 
 
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("name", ["fedavg", "fedas", "spfl", "lga"])
+@pytest.mark.parametrize("name", ["fedavg", "fedas", "fedala", "fedfomo", "spfl", "lga"])
 @pytest.mark.parametrize("more", [{}, {"momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.9}])
 def test_equals_loop(
     name: str, norm: bool, more: dict[str, Any], federation: Federation, monkeypatch: Any
@@ -53,6 +54,26 @@ def test_equals_loop(
     for leaf, value in ends["loop"].items():
         if value.numel() and not leaf.startswith("metrics"):
             torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["fedala", "fedfomo"])
+def test_steps_on_what_clients_stored_are_captured(
+    name: str, federation: Federation, monkeypatch: Any
+) -> None:
+    """One program serves all rounds, though cohorts have other samples each time."""
+    monkeypatch.setattr(graphs, "WORTH", 1)
+    method = methods.build({"name": name, "lr": 0.1, "batch_size": 8})
+    sim = simulation(method, federation, SmallNet(), 4, participation=0.7)
+    engine: Any = sim.engine
+    engine.graphs = graphs.Graphs(engine.data)
+    counts = []
+    for _ in range(4):
+        sim.step()
+        counts.append(len(engine.graphs.programs))
+    stored = [
+        p for p in engine.graphs.programs if any(isinstance(e, Rows) for e in (*p.extra, p.x))
+    ]
+    assert stored and counts[-1] == counts[-2]
 
 
 @pytest.mark.parametrize(("seeds", "most"), [(1, 0.05), (3, 0.001)])

@@ -46,10 +46,9 @@ class Graphs:
         """What was captured so far."""
         return list(self._programs.values())
 
-    def suits(self, work: Work, extra: tuple[Any, ...]) -> bool:
-        """Enough steps, and inputs that can stay in one place."""
-        rows = work.x is not None or any(isinstance(e, Rows) for e in extra)
-        return not rows and work.steps.count >= WORTH
+    def suits(self, work: Work) -> bool:
+        """Enough steps. Full batches of what clients stored keep a GPU busy as they are."""
+        return work.steps.count >= WORTH and not (work.x is not None and work.steps.same)
 
     def run(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> tuple[Tree, Tensor]:
         """Do the work; returns the stack and what it summed per client."""
@@ -64,13 +63,18 @@ class Graphs:
 def _signature(work: Work, stack: Tree, extra: tuple[Any, ...]) -> Any:
     """What a captured step depends on, besides the contents of its buffers."""
     shapes = tuple((n, tuple(v.shape)) for n, v in stack.items())
-    more = tuple(
-        tuple((n, tuple(v.shape)) for n, v in (e.items() if isinstance(e, dict) else [("", e)]))
-        for e in extra
-    )
+    more = tuple(_shapes(e) for e in (*extra, work.x))
     one_lr = not isinstance(work.lr, Tensor)  # for all clients
     what = (type(work), work.loss, tuple(work.moving), work.settings, one_lr)
     return (*what, work.coupled, work.steps.exact, work.steps.usual, shapes, more)
+
+
+def _shapes(what: Any) -> Any:
+    if isinstance(what, Rows):
+        return what.values.shape[1:]
+    if isinstance(what, dict):
+        return tuple((n, v.shape) for n, v in what.items())
+    return None if what is None else what.shape
 
 
 class Program:
@@ -84,7 +88,8 @@ class Program:
         self.samples = int(1.3 * len(work.local.index))
         self.place = data.place  # after the index: it may have moved the samples
         self.stack = {n: torch.empty_like(v) for n, v in stack.items()}
-        self.extra = tuple(_each(torch.empty_like, e) for e in extra)
+        self.extra = tuple(self._room(e) for e in extra)
+        self.x = self._room(work.x)
         self.at = torch.zeros(self.capacity, k, steps.usual, dtype=torch.int64, device=device)
         self.weight = torch.zeros(self.at.shape, dtype=work.local.dtype, device=device)
         self.size = torch.zeros(self.capacity, k, dtype=work.local.dtype, device=device)
@@ -95,11 +100,20 @@ class Program:
         self.captured: dict[int, torch.cuda.CUDAGraph | None] = {}  # by clients
         self.work = self._fixed(work)
 
+    def _room(self, what: Any) -> Any:
+        """Where such an argument will lie; rows of as many samples as the index has."""
+        if isinstance(what, Rows):
+            return Rows(what.values.new_empty(self.samples, *what.values.shape[1:]))
+        if isinstance(what, dict):
+            return {n: torch.empty_like(v) for n, v in what.items()}
+        return None if what is None else torch.empty_like(what)
+
     def _fixed(self, work: Work) -> Work:
         """The work as the graphs see it: on the program's own buffers."""
         fixed = copy(work)
         fixed.local = copy(work.local)
         fixed.local.index, fixed.local.graphs = self.index, None
+        fixed.x = self.x
         if isinstance(fixed.lr, Tensor):
             fixed.lr = torch.empty_like(fixed.lr)
         else:
@@ -136,7 +150,7 @@ class Program:
         steps = work.steps
         for n, v in stack.items():
             self.stack[n].copy_(v)
-        for ours, given in zip(self.extra, extra, strict=True):
+        for ours, given in zip((*self.extra, self.x), (*extra, work.x), strict=True):
             _copy(ours, given)
         self.at[: steps.count] = steps.at[..., : steps.usual]
         self.size[: steps.count] = steps.size
@@ -231,13 +245,11 @@ def stack_sizes(k: int, steps: int) -> list[int]:
     return sorted(set(sizes), reverse=True)
 
 
-def _each(fn: Any, extra: Any) -> Any:
-    return {n: fn(v) for n, v in extra.items()} if isinstance(extra, dict) else fn(extra)
-
-
 def _copy(ours: Any, given: Any) -> None:
-    if isinstance(ours, dict):
+    if isinstance(ours, Rows):
+        ours.values[: len(given.values)] = given.values
+    elif isinstance(ours, dict):
         for n, v in given.items():
             ours[n].copy_(v)
-    else:
+    elif ours is not None:
         ours.copy_(given)

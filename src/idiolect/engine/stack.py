@@ -48,7 +48,7 @@ class StackedLocal(DataLocal):
         training = Training(self, loss, how, moving, x, coupled, steps)
         extra = tuple(reorder(e, steps.order) for e in extra)
         with dropout_seed(self.device, how.purpose, self):
-            if self.graphs is not None and self.graphs.suits(training, extra):
+            if self.graphs is not None and self.graphs.suits(training):
                 buffers, total = self.graphs.run(training, reorder(params, steps.order), extra)
                 trained = copied(buffers, steps.back)
             else:
@@ -112,7 +112,7 @@ class StackedLocal(DataLocal):
         if per_sample:
             total, count = squares.per_sample(stack, extra), steps.size.sum(0)
         else:
-            if self.graphs is not None and self.graphs.suits(squares, extra):
+            if self.graphs is not None and self.graphs.suits(squares):
                 _, total = self.graphs.run(squares, stack, extra)
             else:
                 total = squares.run(stack, extra)

@@ -54,8 +54,8 @@ class Steps:
         self.count = len(tables[order[0]][1])
         self.width = max(rows.shape[1] for rows, _ in tables)
         # Full batches see the same samples in every step.
-        same = all(rows.strides[0] == 0 and len(rows) == self.count for rows, _ in tables)
-        kept = 1 if same else self.count
+        self.same = all(rows.strides[0] == 0 and len(rows) == self.count for rows, _ in tables)
+        kept = 1 if self.same else self.count
         at = np.empty((kept, len(order), self.width), dtype=np.int64)
         self.sizes = np.zeros((self.count, len(order)), dtype=np.int64)
         for k, i in enumerate(order):
