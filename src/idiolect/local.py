@@ -29,6 +29,9 @@ class Rows:
     values: Tensor
 
 
+Coupled = bool | Literal["filled"]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which samples each step sees."""
@@ -116,8 +119,9 @@ class Local(ABC):
 
     A `loss(net, params, x, y, *extra)` is written for ONE client and returns one value per sample;
     the engine makes it K wide and takes the mean. A loss that ties the samples of a batch together
-    returns a scalar and is passed with `coupled=True`. `extra` holds trees or tensors with a
-    leading client axis, or `Rows` with one value per sample.
+    returns a scalar and is passed with `coupled=True`; or with "filled", if samples with the label
+    -1 do not count for it, so that batches may be filled up with such, which is faster. `extra`
+    holds trees or tensors with a leading client axis, or `Rows` with one value per sample.
     """
 
     net: Net
@@ -134,7 +138,7 @@ class Local(ABC):
         train: Iterable[str] | None = None,
         extra: Sequence[Any] = (),
         x: Rows | None = None,
-        coupled: bool = False,
+        coupled: Coupled = False,
         start: Tensor | int | None = None,
         **settings: Any,
     ) -> Tree:
@@ -170,7 +174,7 @@ class Local(ABC):
         moving: list[str],
         extra: tuple[Any, ...],
         x: Rows | None,
-        coupled: bool,
+        coupled: Coupled,
         start: Tensor,
     ) -> Tree: ...
 

@@ -12,7 +12,7 @@ from idiolect import keys
 from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine
 from idiolect.engine.crew import Nets
 from idiolect.engine.data import Part
-from idiolect.local import Order, Plan, Rows, Sgd
+from idiolect.local import Coupled, Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
@@ -29,7 +29,7 @@ class LoopLocal(DataLocal):
         moving: list[str],
         extra: tuple[Any, ...],
         x: Rows | None,
-        coupled: bool,
+        coupled: Coupled,
         start: Tensor,
     ) -> Tree:
         batches = self._batches(how, int(start[0]), self.train_net.couples)
@@ -162,7 +162,7 @@ def _mine(extra: Any, at: Tensor) -> Any:
     return extra[0]
 
 
-def _mean(out: Tensor, coupled: bool) -> Tensor:
+def _mean(out: Tensor, coupled: Coupled) -> Tensor:
     if out.ndim != (0 if coupled else 1):
         raise TypeError(
             "a loss returns one value per sample, or a scalar when passed with coupled=True; "

@@ -3,7 +3,8 @@
 Each leaf of the tree is `[K, ...]`; the loss of one client is made K wide by `vmap`, and because
 client k's loss depends on client k's row alone, the gradient of the sum is every client's own
 gradient. A last partial batch is filled up with weight-zero samples, except where samples of a
-batch depend on one another (BatchNorm, coupled losses): there clients are grouped by exact size.
+batch depend on one another (BatchNorm, coupled losses that do not know filling): there clients are
+grouped by exact size.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from idiolect.engine.graphs import Graphs
 from idiolect.engine.loop import dropout_seed
 from idiolect.engine.steps import Step, Steps
 from idiolect.engine.work import Squares, Training, copied, cut, put, reorder, take
-from idiolect.local import Order, Plan, Rows, Sgd
+from idiolect.local import Coupled, Order, Plan, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
@@ -40,11 +41,11 @@ class StackedLocal(DataLocal):
         moving: list[str],
         extra: tuple[Any, ...],
         x: Rows | None,
-        coupled: bool,
+        coupled: Coupled,
         start: Tensor,
     ) -> Tree:
         merge = self.train_net.couples
-        steps = self._steps(how, coupled or merge, start.tolist(), merge)
+        steps = self._steps(how, coupled is True or merge, start.tolist(), merge)
         training = Training(self, loss, how, moving, x, coupled, steps)
         extra = tuple(reorder(e, steps.order) for e in extra)
         with dropout_seed(self.device, how.purpose, self):
@@ -154,16 +155,20 @@ class StackedLocal(DataLocal):
         step: Step,
         extra: tuple[Any, ...],
         x: Rows | None = None,
+        filled: bool = False,
     ) -> Tensor:
-        """`fn` of every client in the step."""
+        """`fn` of every client in the step; `filled`: it knows filling by the label -1."""
         given = self.index[step.at]
+        y = self.data.y[given]
+        if filled and step.weight is not None:
+            y = torch.where(step.weight > 0, y, -1)
         inputs = self.data.inputs(given) if x is None else x.values[step.at]
         more = tuple(cut(e, step) for e in extra)
 
         def one(p: Tree, x: Tensor, y: Tensor, *more: Any) -> Tensor:
             return fn(net, p, x, y, *more)
 
-        everything = (part, inputs, self.data.y[given], *more)
+        everything = (part, inputs, y, *more)
         if len(given) == 1:  # nothing to be made wide
             return one(*(_only_row(x) for x in everything)).unsqueeze(0)
         return torch.vmap(one, randomness="different")(*everything)
@@ -177,12 +182,12 @@ class StackedLocal(DataLocal):
         step: Step,
         extra: tuple[Any, ...],
         x: Rows | None = None,
-        coupled: bool = False,
+        coupled: Coupled = False,
         scale: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         """Every client's loss `[k]` and gradient, the gradient times the client's `scale`."""
         leaf = {n: v.detach().requires_grad_(n in moving) for n, v in part.items()}
-        out = self.wide(loss, net, leaf, step, extra, x)
+        out = self.wide(loss, net, leaf, step, extra, x, coupled == "filled")
         if out.ndim != (1 if coupled else 2):
             raise TypeError(
                 "a loss returns one value per sample, or a scalar when passed with coupled=True; "

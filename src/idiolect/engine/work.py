@@ -12,7 +12,7 @@ from torch import Tensor
 from idiolect import tree
 from idiolect.engine.layers.linear import Descent
 from idiolect.engine.steps import Step, Steps
-from idiolect.local import Rows, Sgd
+from idiolect.local import Coupled, Rows, Sgd
 from idiolect.method import Loss
 from idiolect.net import Net
 from idiolect.tree import Tree
@@ -30,7 +30,7 @@ class Work(ABC):
     moving: list[str]
     steps: Steps
     x: Rows | None = None
-    coupled = False
+    coupled: Coupled = False
     lr: float | Tensor = 0.0
     velocity: Tree
     settings: tuple[Any, ...] = ()  # whatever else a captured step depends on
@@ -69,7 +69,7 @@ class Training(Work):
         how: Sgd,
         moving: list[str],
         x: Rows | None,
-        coupled: bool,
+        coupled: Coupled,
         steps: Steps,
     ):
         self.local, self.loss, self.how, self.moving = local, loss, how, moving

@@ -36,7 +36,7 @@ def match_class_mean(net: Net, params: Tree, x: Tensor, y: Tensor, means: Tensor
     """Sum over the classes in the batch of the mean squared error to the class's mean feature."""
     error = (net.features(params, x) - means[y]).square().mean(1)
     same = (y[:, None] == y[None, :]).sum(1)
-    return (error / same).sum()
+    return (error / same * (y >= 0)).sum()
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class FedAS(SgdMethod):
         target = local.forward(features, previous)
         if self.target == "sample":
             return local.sgd(match_sample, model, extra=(target,), purpose="align", **how)
-        extra = (local.class_mean(target),)
-        return local.sgd(match_class_mean, model, extra=extra, coupled=True, purpose="align", **how)
+        how |= {"extra": (local.class_mean(target),), "coupled": "filled"}
+        return local.sgd(match_class_mean, model, purpose="align", **how)
 
     def _trace(self, local: Local, model: Tree) -> Tensor:
         how = self.batches | {"per_sample": self.trace == "per_sample"}
