@@ -27,8 +27,8 @@ def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert set(found) == {"_outputs", "_to_weights", "_fold", "_pool", "_unpool"}
-    for kernel in ("_outputs", "_to_weights"):
+    assert set(found) == {"_outputs", "_to_weights", "_step", "_fold", "_pool", "_unpool"}
+    for kernel in ("_outputs", "_to_weights", "_step"):
         assert found[kernel]["matrix_products"], kernel
         assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)
-    assert found["_to_weights"]["wide_loads"], found
+    assert found["_to_weights"]["wide_loads"] and found["_step"]["wide_loads"], found
