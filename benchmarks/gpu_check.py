@@ -5,7 +5,7 @@
 For every method: the stacked engine (CUDA graphs, our kernels) equals the loop engine to 1e-9 in
 float64 and a resumed run the uninterrupted one; in float32 the distance is bounded, with TF32
 products stated. Every route of a convolution, of a linear layer and of max-pooling is held against
-PyTorch's own. Exits with 1 if anything is out of bounds.
+PyTorch's own, and products in TF32 too. Exits with 1 if anything is out of bounds.
 
 Float32 runs train a network without corners (tanh and mean-pooling). ReLU and max-pooling have a
 gradient that jumps: where two values lie within rounding of each other, rounding decides which of
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from idiolect import methods, models
 from idiolect.engine.layers import conv, linear, pool
+from idiolect.engine.layers.stacked import precision
 from idiolect.environment import machine
 from idiolect.federation import Federation
 from idiolect.rounds import Simulation
@@ -38,6 +39,7 @@ EXACT = 1e-9  # float64
 SINGLE = 1e-5  # float32, after the rounds of training; or ten times what the loop loses
 KERNEL = 1e-6  # one product in float32 by our kernels against float64
 PYTORCH = 1e-5  # … by PyTorch's own
+TF32 = 2e-3  # … where both may round operands to TF32
 ROUNDS = 2
 SIZES = (33, 70, 16, 50)
 
@@ -141,6 +143,8 @@ def compared(
     map: str, route: str, shape: str, got: Tensor, true: Tensor, bound: float
 ) -> dict[str, Any]:
     gap = float((got.double() - true).norm() / true.norm())
+    if precision() == "tf32":
+        shape, bound = f"{shape} tf32", max(bound, TF32)
     return {"map": map, "route": route, "shape": shape, "distance": gap, "ok": gap <= bound}
 
 
@@ -179,7 +183,12 @@ def check_convolutions() -> list[dict[str, Any]]:
 def check_products() -> list[dict[str, Any]]:
     """Both routes of a linear layer's outputs, and of its step of SGD, against float64."""
     rows = []
-    for k, b, i, o in ((100, 16, 3136, 512), (20, 10, 512, 10), (3, 64, 33, 70)):
+    for k, b, i, o in (
+        (100, 16, 3136, 512),
+        (50, 10, 12544, 128),
+        (20, 10, 512, 10),
+        (3, 64, 33, 70),
+    ):
         draw = torch.Generator("cuda").manual_seed(0)
         x = torch.randn(k, b, i, device="cuda", generator=draw, dtype=torch.float64)
         w = torch.randn(k, o, i, device="cuda", generator=draw, dtype=torch.float64)
@@ -221,10 +230,13 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("this machine has no GPU", file=sys.stderr)
         return 2
-    torch.backends.cudnn.allow_tf32 = False
-    kernels = check_convolutions() + check_products() + check_pooling()
+    kernels = []
+    for allowed in (False, True):
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
+        kernels += check_convolutions() + check_products()
+    kernels += check_pooling()
     for row in kernels:
-        figures = f"{row['map']:<11}{row['route']:<11}{row['shape']:<32}{row['distance']:.1e}"
+        figures = f"{row['map']:<11}{row['route']:<11}{row['shape']:<37}{row['distance']:.1e}"
         print(figures + ("" if row["ok"] else "  OUT OF BOUNDS"))
     data, rows = federation(), []
     print(f"{'method':<18}{'float64':>9}{'resumed':>9}{'float32':>9}{'(loop)':>9}{'tf32':>9}")

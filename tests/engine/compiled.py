@@ -18,6 +18,22 @@ from idiolect.engine.layers import kernels
 HOPPER = GPUTarget("cuda", 90, 32)
 
 
+def unguarded(code: str) -> int:
+    """Products by tensor cores that may read shared memory before other threads' writes are there:
+    those must be followed by a fence, then by a barrier."""
+    fenced, guarded, found = True, True, 0
+    for line in code.splitlines():
+        if re.search(r"\b(st\.shared|stmatrix)", line):
+            fenced = guarded = False
+        elif "fence.proxy.async" in line:
+            fenced = True
+        elif "bar.sync" in line:
+            guarded |= fenced
+        elif "wgmma.mma_async" in line:
+            found += not guarded
+    return found
+
+
 class Launch:
     """Stands in for a kernel: compiles what would have been launched."""
 
@@ -40,12 +56,13 @@ class Launch:
                 known[(at,)] = [["tt.divisibility", 16]]
         source = ASTSource(self.kernel, signature, constants, known)
         code = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
-        name = self.kernel.__name__
+        name = self.kernel.__name__ + (" tf32" if "tf32" in args else "")
         self.seen[name] = {
             "wide_loads": len(re.findall(r"ld\.global[^\n]*\.v4|cp\.async\.c[^\n]* 0x10", code)),
             "stores": len(re.findall(r"st\.global", code)),
             "wide_stores": len(re.findall(r"st\.global[^\n]*\.v4", code)),
             "matrix_products": len(re.findall(r"mma", code)),
+            "unguarded": unguarded(code),
         }
 
 
@@ -57,11 +74,12 @@ def main() -> None:
     x = torch.empty(k, b, 32, 14, 14, device="meta")
     w = torch.empty(k, 64, 32, 5, 5, device="meta")
     how = ((1, 1), (0, 0), (1, 1))
-    y = kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, "tf32x3")
-    kernels.to_weights(x, y, w.shape[3:], how, "tf32x3")
+    for precision in ("tf32x3", "tf32"):
+        y = kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, precision)
+        kernels.to_weights(x, y, w.shape[3:], how, precision)
     weights = torch.empty(k, 512, 1600, device="meta")
     g, inputs = (torch.empty(k, b, n, device="meta") for n in (512, 1600))
-    kernels.step(weights, g, inputs, "tf32x3")
+    kernels.step(weights, g, inputs)
     kernels.fold(torch.empty(k, b, 800, 10, 10, device="meta"), w.shape[3:], x.shape[3:], how)
     kernels.unpool(y, kernels.pool(y, 2), 2)
     print(json.dumps(seen))

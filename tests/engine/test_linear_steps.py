@@ -3,6 +3,8 @@ they do, here they are made to on a CPU. The numbers must not move."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -15,6 +17,11 @@ from idiolect.engine.layers import linear
 from idiolect.engine.layers.linear import Descent, Linear
 
 from ..test_every_method import METHODS, begin, close, finish
+
+
+@pytest.fixture(autouse=True)
+def _single(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 @pytest.fixture
@@ -52,6 +59,13 @@ def test_plain_steps_are_taken_by_the_layers(products: list[torch.Size]) -> None
         products.clear()  # a first try whether the model can be stacked
         sim.step()
         assert {shape[1:] for shape in products} == (set() if momentum else {(8, 144), (5, 8)})
+
+
+def test_not_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = torch.ones(1, 2, 3)
+    assert Descent([w]).takes(w)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert not Descent([w]).takes(w)
 
 
 def test_only_the_weights_themselves_step() -> None:
@@ -92,3 +106,22 @@ def test_nothing_moves_after_an_error() -> None:
         linear.Product.apply(torch.ones(1, 3, 2), leaf, None).sum().backward()
         raise RuntimeError("later")
     assert torch.equal(w, torch.ones(1, 2, 2))
+
+
+def test_activations_are_gone_when_the_step_is_over() -> None:
+    """The graph of a step holds its Descent, and must not be held by it: activations of all steps
+    would wait for Python to look for circles."""
+    gc.disable()
+    try:
+        w, v = torch.ones(1, 4, 3), torch.ones(1, 2, 4)
+        with Descent([w, v]):
+            leaves = [t.detach().requires_grad_() for t in (w, v)]
+            hidden = linear.Product.apply(torch.ones(1, 5, 3), leaves[0], None)
+            out = linear.Product.apply(hidden, leaves[1], None)
+            torch.autograd.grad(out.sum(), leaves, allow_unused=True)
+        assert w.unique().tolist() == [-9.0] and v.unique().tolist() == [-14.0]
+        trace = weakref.ref(hidden)
+        del hidden, out, leaves
+        assert trace() is None
+    finally:
+        gc.enable()

@@ -113,7 +113,6 @@ def _to_weights(
 def _step(
     w, g, x, B,
     O: tl.constexpr, I: tl.constexpr, BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     k = tl.program_id(2).to(tl.int64)
     o = tl.program_id(0) * BO + tl.arange(0, BO)
@@ -126,7 +125,7 @@ def _step(
     right = tl.load(x, (b < B)[:, None] & (i < I)[None, :], 0.0)
     there = (o < O)[:, None] & (i < I)[None, :]
     before = tl.load(w, there, 0.0)
-    tl.store(w, before - tl.dot(left, right, input_precision=PRECISION), there)
+    tl.store(w, before - tl.dot(left, right, input_precision="tf32x3"), there)
 
 
 @triton.jit
@@ -215,13 +214,13 @@ def skinny(x: Tensor, w: Tensor, precision: str) -> Tensor:
     return to_weights(x, w, none, POINTWISE, precision)[..., 0, 0]
 
 
-def step(w: Tensor, g: Tensor, x: Tensor, precision: str) -> None:
+def step(w: Tensor, g: Tensor, x: Tensor) -> None:
     """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place, for few samples
     B: a pass over the weights."""
     (clients, o, i), batch = w.shape, x.shape[1]
     rows, columns = min(64, _power(o)), min(128, _power(i))
     _step[(triton.cdiv(o, rows), triton.cdiv(i, columns), clients)](
-        w, g, x, batch, o, i, _power(batch), rows, columns, precision, num_warps=4
+        w, g, x, batch, o, i, _power(batch), rows, columns, num_warps=4
     )
 
 

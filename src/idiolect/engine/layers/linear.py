@@ -50,7 +50,8 @@ def skinny(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
 class Descent:
     """Steps of plain SGD that layers take themselves: inside `with`, what they would return as the
     gradient of one of these weights waits until the backward pass is over and is then subtracted
-    from the weights in place. Never written down, it saves half of the passes over them."""
+    from the weights in place. Never written down, it saves half of the passes over them. Not in
+    TF32, where a run so ended half a point lower (`docs/performance.md`)."""
 
     def __init__(self, weights: Iterable[Tensor]):
         self._own = {w.untyped_storage().data_ptr() for w in weights}
@@ -58,7 +59,7 @@ class Descent:
 
     def takes(self, w: Tensor) -> bool:
         """One of the weights itself, not something computed from them."""
-        if is_functorch_wrapped_tensor(w) or not w.is_contiguous():
+        if precision() == "tf32" or is_functorch_wrapped_tensor(w) or not w.is_contiguous():
             return False
         return w.untyped_storage().data_ptr() in self._own
 
@@ -70,8 +71,9 @@ class Descent:
 
     def __exit__(self, *error: Any) -> None:
         _descent.reset(self._before)
+        products, self._products = self._products, []  # their graph holds us: no circle
         if error[0] is None:
-            for w, g, x in self._products:
+            for w, g, x in products:
                 _step(w, g, x)
 
 
@@ -83,7 +85,7 @@ def _step(w: Tensor, g: Tensor, x: Tensor) -> None:
     ways = {"plain": plain_step, "fused": fused_step}
     way = "plain"
     if w.is_cuda and w.dtype == torch.float32 and fused() and x.shape[1] <= SKINNY:
-        case = ("step", precision(), *about(x.shape), *w.shape[1:])
+        case = ("step", *about(x.shape), *w.shape[1:])
         tried = {n: lambda w, g, x, do=do: do(w.clone(), g, x) for n, do in ways.items()}
         way = CHOICES.fastest(case, tried, (w, g, x))
     ways[way](w, g, x)
@@ -94,7 +96,7 @@ def plain_step(w: Tensor, g: Tensor, x: Tensor) -> None:
 
 
 def fused_step(w: Tensor, g: Tensor, x: Tensor) -> None:
-    fused().step(w, g.contiguous(), x.contiguous(), precision())
+    fused().step(w, g.contiguous(), x.contiguous())
 
 
 class Product(Stacked):
