@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
-from idiolect import models, report, runs
+from idiolect import methods, models, report, runs
 from idiolect.cli import app
 from idiolect.rounds import Simulation
 from idiolect.sweep import Sweep
@@ -50,6 +51,22 @@ def test_list(kind: str) -> None:
     assert call("list", kind).exit_code == 0
     entries = json.loads(call("list", kind, "--json").stdout)
     assert all(entry["name"] for entry in entries) and (entries or kind == "recipes")
+
+
+def test_methods_are_described() -> None:
+    """Each with its paper, what it sends and all its hyperparameters."""
+    entries = {one["name"]: one for one in json.loads(call("list", "methods", "--json").stdout)}
+    assert entries.keys() == set(methods.REGISTRY)
+    for name, one in entries.items():
+        kind = methods.REGISTRY[name]
+        for key in ("what", "paper", "personal", "traffic"):
+            assert isinstance(one[key], str) and one[key], (name, key)
+        assert one["year"] > 2015 or name == "local"
+        assert one["asynchronous"] is kind.asynchronous
+        assert one["rounds_default"] == kind.rounds_default
+        known = {f.name: f.default for f in fields(kind)}
+        assert {o["name"]: o["default"] for o in one["options"]} == known
+        assert all(o["type"] and o["doc"] for o in one["options"]), name
 
 
 def test_run_writes_a_run_and_json_is_alone_on_stdout() -> None:

@@ -78,7 +78,7 @@ def model(kind: type[nn.Module]) -> nn.Module:
 def small(name: str) -> Method:
     """The method with little work per round."""
     defaults = {f.name: f.default for f in fields(methods.REGISTRY[name])}
-    wanted = {"lr": 0.1, "batch_size": 8, "epochs": 2, "tau": 5, "gamma": 2}
+    wanted = {"lr": 0.1, "batch_size": 8, "epochs": 2, "tau": 5, "gamma": 2, "growth_rounds": 0}
     if defaults.get("steps"):
         wanted["steps"] = 3
     return methods.build({"name": name} | {k: v for k, v in wanted.items() if k in defaults})
@@ -426,11 +426,31 @@ def test_traffic_is_as_declared(name: str) -> None:
 
 @each_method
 def test_a_single_client(name: str) -> None:
-    sim = simulation(small(name), ragged_federation((24,)), model(Plain), 2)
-    sim.step()
-    result = sim.step()
-    assert all(bool(v.isfinite().all()) for v in sim.personal_model(0).values())
-    assert 0 <= result.clients["accuracy_before"][0] <= 1
+    models = []
+    for engine in ENGINES:
+        sim = simulation(small(name), ragged_federation((24,)), model(Plain), 2, engine=engine)
+        sim.step()
+        result = sim.step()
+        assert 0 <= result.clients["accuracy_before"][0] <= 1
+        models.append(sim.personal_model(0))
+    assert all(bool(v.isfinite().all()) for v in models[0].values())
+    for leaf, value in models[0].items():
+        close(value, models[1][leaf], f"{name}: {leaf}")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name", [n for n in METHODS if "drop_last" in methods.REGISTRY[n].__dataclass_fields__]
+)
+def test_a_client_smaller_than_one_batch_trains(name: str, engine: str) -> None:
+    """Whoever leaves out last partial batches leaves such a client untrained, and averages it. Then
+    no learning rate would make a difference to it."""
+    losses = []
+    for lr in (0.1, 0.2):
+        method = replace(small(name), batch_size=16, drop_last=True, lr=lr)  # type: ignore[call-arg]
+        sim = simulation(method, ragged_federation((40, 7, 1)), model(Plain), 1, engine=engine)
+        losses.append(sim.step().clients["loss_after"])
+    assert np.isfinite(losses).all() and (losses[0] != losses[1]).all()
 
 
 @each_method

@@ -155,6 +155,16 @@ def test_without_stragglers_all_are_fedavg(name: str) -> None:
         assert_same(ran.server[t]["model"], fedavg.server[t]["model"], 0)
 
 
+def test_fedasync_that_takes_late_work_whole_is_fedavg_async() -> None:
+    stragglers = Stragglers(periods=(1, 2))
+    whole = {"name": "fedasync", "mixing": 1.0, "staleness": "constant", **ONE_STEP}
+    ran = Watched(whole, TINY, NET, 6, stragglers=stragglers)
+    same = Watched({"name": "fedavg_async", **ONE_STEP}, TINY, NET, 6, stragglers=stragglers)
+    assert any(s for r in ran.rounds for s in r.staleness)
+    for t in range(6):
+        assert_same(ran.server[t]["model"], same.server[t]["model"], 0)
+
+
 def test_settings_of_the_table() -> None:
     for name in ("fedavg_async", "fedasync", "per_fedavg_async", "lga", "plga"):
         method = methods.build(name)

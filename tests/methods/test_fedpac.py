@@ -217,3 +217,13 @@ def test_one_client_and_a_linear_model() -> None:
     assert combination(torch.zeros(1), torch.ones(1, 2, 3)).tolist() == [[1.0]]
     sim = run(methods.build(SPEC), TINY, nn.Linear(3, 3).double(), 2, schedule=[[0], [0]])
     assert bool(torch.isfinite(sim.personal_model(0)["weight"]).all())
+
+
+def test_traffic() -> None:
+    """The model both ways; class means before and after training up, centroids down."""
+    size = 8 * sum(v.numel() for v in START.values())
+    (weight,) = (START[n] for n in HEAD if START[n].ndim == 2)
+    means, classes = 8 * weight.numel(), len(weight)
+    ran = Watched(SPEC, TINY, NET, 1).rounds[0]
+    assert ran.bytes_down == 4 * (size + means + classes)  # which centroids are known
+    assert ran.bytes_up == 4 * (size + 2 * means + 8 * classes + 8)  # counts and variance

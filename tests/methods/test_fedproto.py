@@ -129,3 +129,8 @@ def test_only_prototypes_and_counts_travel() -> None:
 def test_a_head_without_bias_is_refused() -> None:
     with pytest.raises(UserError, match="bias"):
         run(methods.build("fedproto"), TINY, nn.Linear(3, 3, bias=False).double(), 1)
+
+
+def test_prototypes_count_with_their_samples_unless_told_otherwise() -> None:
+    """PFLlib's are averaged unweighted."""
+    assert methods.build("fedproto").weighting == "samples"  # type: ignore[attr-defined]

@@ -121,6 +121,16 @@ def test_every_name_takes_the_suffix() -> None:
         assert known.items() <= {f.name: f.default for f in fields(tuned)}.items()
 
 
+@pytest.mark.parametrize("base", [n for n in sorted(methods.REGISTRY) if not n.endswith("_ft")])
+def test_around_every_method_engines_agree(base: str) -> None:
+    models = []
+    for engine in ENGINES:
+        ran = Watched({"name": f"{base}_ft", "ft_epochs": 1, **TUNE}, TINY, NET, 1, engine=engine)
+        models.append(ran.personal[0])
+    for i in range(4):
+        assert_same(models[0][i], models[1][i], tol=1e-9, what=f"client {i}")
+
+
 def test_hyperparameters_of_both() -> None:
     method = methods.build({"name": "spfl_ft", "gamma": 3, "ft_lr": 1, "ft_batch_size": "full"})
     assert (method.gamma, method.ft_lr, method.ft_batch_size) == (3, 1.0, "full")

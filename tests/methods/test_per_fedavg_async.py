@@ -38,6 +38,14 @@ def test_stale_and_untouched_models_count(engine: str, weighting: str) -> None:
         assert_same(ran.server[t]["model"], w, what=f"round {t}")
 
 
+def test_without_stragglers_it_is_per_fedavg_with_two_steps() -> None:
+    async_ = Watched(METHOD, TINY, NET, 3)
+    plain = METHOD | {"name": "per_fedavg", "form": "two_step", "adapt_steps": 0}
+    sync = Watched(plain, TINY, NET, 3)
+    for t in range(3):
+        assert_same(async_.server[t]["model"], sync.server[t]["model"], tol=0)
+
+
 def test_nobody_arrives_nothing_changes() -> None:
     schedule = [{"start": [0, 1], "arrive": []}, {"start": [], "arrive": [[0, 1], [1, 1]]}]
     ran = Watched(METHOD, TINY, NET, 2, schedule=schedule)
