@@ -81,6 +81,37 @@ def test_only_the_weights_themselves_step() -> None:
     torch.testing.assert_close(grad, 2 * torch.bmm(g.transpose(1, 2), x))
 
 
+class Halved(torch.autograd.Function):
+    """The same values, half the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        return w.view_as(w)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g / 2
+
+
+def test_a_gradient_of_its_own_is_respected() -> None:
+    w = torch.ones(1, 2, 3)
+    with Descent([w]):
+        leaf = w.detach().requires_grad_()
+        out = linear.Product.apply(torch.ones(1, 5, 3), Halved.apply(leaf), None)
+        (grad,) = torch.autograd.grad(out.sum(), [leaf])
+    assert grad.unique().tolist() == [2.5] and w.unique().tolist() == [1.0]
+
+
+def test_saved_tensors_may_be_copies() -> None:
+    """As under `torch.autograd.graph.save_on_cpu`."""
+    w = torch.ones(1, 2, 3)
+    with torch.autograd.graph.saved_tensors_hooks(Tensor.clone, Tensor.clone), Descent([w]):
+        leaf = w.detach().requires_grad_()
+        out = linear.Product.apply(torch.ones(1, 5, 3), leaf, None)
+        torch.autograd.grad(out.sum(), [leaf], allow_unused=True)
+    assert w.unique().tolist() == [-4.0]
+
+
 def test_used_twice_it_steps_twice() -> None:
     torch.manual_seed(0)
     w = torch.randn(2, 3, 3, dtype=torch.float64)

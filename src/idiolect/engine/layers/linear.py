@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd.function import BackwardCFunction
 
 from idiolect.engine.layers.choices import CHOICES, about
 from idiolect.engine.layers.stacked import Stacked, fused, precision
@@ -47,24 +48,36 @@ def skinny(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias[:, None]
 
 
+def _ours(x: Tensor) -> bool:
+    """Whether our kernels can do it; a grid has no more than 2^16 - 1 blocks in depth."""
+    few = x.shape[1] <= SKINNY and len(x) < 2**16
+    return x.is_cuda and x.dtype == torch.float32 and few and fused() is not None
+
+
 class Descent:
     """Steps of plain SGD that layers take themselves: inside `with`, what they would return as the
     gradient of one of these weights waits until the backward pass is over and is then subtracted
     from the weights in place. Never written down, it saves half of the passes over them. Not in
-    TF32, where a run so ended half a point lower (`docs/performance.md`)."""
+    TF32, where a run so was 0.6 points lower (`docs/performance.md`)."""
 
     def __init__(self, weights: Iterable[Tensor]):
         self._own = {w.untyped_storage().data_ptr() for w in weights}
         self._products: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def takes(self, w: Tensor) -> bool:
-        """One of the weights itself, not something computed from them."""
+        """One of the weights itself, not something computed from them, and no view of one with a
+        gradient of its own."""
         if precision() == "tf32" or is_functorch_wrapped_tensor(w) or not w.is_contiguous():
             return False
+        node = w.grad_fn
+        while node is not None:
+            if isinstance(node, BackwardCFunction):
+                return False
+            node = node.next_functions[0][0] if node.next_functions else None
         return w.untyped_storage().data_ptr() in self._own
 
     def add(self, w: Tensor, g: Tensor, x: Tensor) -> None:
-        self._products.append((w.detach(), g, x))
+        self._products.append((w, g, x))
 
     def __enter__(self) -> None:
         self._before = _descent.set(self)
@@ -84,7 +97,7 @@ def _step(w: Tensor, g: Tensor, x: Tensor) -> None:
     """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place."""
     ways = {"plain": plain_step, "fused": fused_step}
     way = "plain"
-    if w.is_cuda and w.dtype == torch.float32 and fused() and x.shape[1] <= SKINNY:
+    if _ours(x):
         case = ("step", *about(x.shape), *w.shape[1:])
         tried = {n: lambda w, g, x, do=do: do(w.clone(), g, x) for n, do in ways.items()}
         way = CHOICES.fastest(case, tried, (w, g, x))
@@ -104,7 +117,7 @@ class Product(Stacked):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        if x.is_cuda and x.dtype == torch.float32 and fused() and x.shape[1] <= SKINNY:
+        if _ours(x):
             case = ("linear", precision(), *about(x.shape), *w.shape[1:])
             way = CHOICES.fastest(case, {"plain": plain, "skinny": skinny}, (x, w, bias))
             return skinny(x, w, bias) if way == "skinny" else plain(x, w, bias)
@@ -114,16 +127,17 @@ class Product(Stacked):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias = inputs
         ctx.biased = bias is not None
-        descent = _descent.get()
-        ctx.descent = descent if descent is not None and descent.takes(w) else None
+        ctx.descent = _descent.get()
+        # The weights to be moved, not what hooks on saved tensors may make of them.
+        ctx.moved = w.detach() if ctx.descent is not None and ctx.descent.takes(w) else None
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         to_x, to_w, to_bias = ctx.needs_input_grad
-        if to_w and ctx.descent is not None and not torch.is_grad_enabled():
-            ctx.descent.add(w, g, x)
+        if to_w and ctx.moved is not None and not torch.is_grad_enabled():
+            ctx.descent.add(ctx.moved, g, x)
             to_w = False
         return (
             torch.bmm(g, w) if to_x else None,
