@@ -216,7 +216,7 @@ def skinny(x: Tensor, w: Tensor, precision: str) -> Tensor:
 
 def step(w: Tensor, g: Tensor, x: Tensor) -> None:
     """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place, for few samples
-    B: a pass over the weights."""
+    B: a pass over the weights. Always in single precision: TF32 takes its steps otherwise."""
     (clients, o, i), batch = w.shape, x.shape[1]
     rows, columns = min(64, _power(o)), min(128, _power(i))
     _step[(triton.cdiv(o, rows), triton.cdiv(i, columns), clients)](

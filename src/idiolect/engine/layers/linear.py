@@ -69,12 +69,14 @@ class Descent:
         gradient of its own."""
         if precision() == "tf32" or is_functorch_wrapped_tensor(w) or not w.is_contiguous():
             return False
+        if w.untyped_storage().data_ptr() not in self._own:
+            return False
         node = w.grad_fn
         while node is not None:
             if isinstance(node, BackwardCFunction):
                 return False
             node = node.next_functions[0][0] if node.next_functions else None
-        return w.untyped_storage().data_ptr() in self._own
+        return True
 
     def add(self, w: Tensor, g: Tensor, x: Tensor) -> None:
         self._products.append((w, g, x))
