@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from idiolect import bench, methods, models
+from idiolect import bench, environment, methods, models
 from idiolect.bench import peers
 from idiolect.bench.headline import headline_jobs
-from idiolect.bench.job import Job, random_federation
+from idiolect.bench.job import Job, Row, random_federation
 from idiolect.cli import app
 from idiolect.errors import UserError
 from idiolect.rounds import Simulation
@@ -128,6 +129,45 @@ def test_command_compares_and_fails_at_the_end(fake_pfllib: Path, tmp_path: Path
     first = result["rows"][0]
     assert first["ratio"] == pytest.approx(theirs["seconds"] / first["seconds"])
     assert "ratio" not in result["rows"][1] and "ratio" in done.stdout
+    assert "unfinished" not in result
+
+
+def test_a_stopped_benchmark_keeps_what_it_measured(
+    fake_pfllib: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = peers.run
+
+    def stopped(one: Job, *rest: Any) -> Row:
+        if one.peer == ("pfllib", "FedPer"):
+            raise KeyboardInterrupt
+        return real(one, *rest)
+
+    monkeypatch.setattr(peers, "run", stopped)
+    out = tmp_path / "result.json"
+    command = ["bench", "pfllib-round", "--quick", "--device=cpu", "--peer-rounds=1"]
+    done = CliRunner().invoke(app, [*command, f"--peer=pfllib={fake_pfllib}", f"--out={out}"])
+    assert done.exit_code != 0
+    result = json.loads(out.read_text())
+    assert result["unfinished"] and result["machine"]["packages"]["torch"]
+    assert [row["method"] for row in result["rows"]] == ["fedavg", "fedper"]
+    assert "ratio" in result["rows"][0] and "ratio" not in result["rows"][1]
+
+
+def test_a_copy_inside_another_repository_has_no_version(fake_pfllib: Path, tmp_path: Path) -> None:
+    """Not the commit of the repository around it; its own checkout has one."""
+
+    def version() -> Any:
+        return peers.run(job(), fake_pfllib, "cpu", 1, tmp_path)["version"]
+
+    def commit(place: Path) -> str:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "one"]):
+            subprocess.run(["git", "-C", str(place), *words], check=True)
+        return environment.revision(place) or ""
+
+    assert commit(fake_pfllib.parent) and version() is None
+    own = commit(fake_pfllib)
+    assert own and version() == own
 
 
 @pytest.mark.parametrize(

@@ -327,10 +327,19 @@ def bench(
                 f"benchmark '{name}' has no job for {one}; --peer {one} goes with "
                 f"{', '.join(fitting)}"
             )
-    results, failed = [], []
+    results: list[dict[str, Any]] = []
+    failed: list[str] = []
+
+    def keep(*further: dict[str, Any]) -> None:
+        if out is not None and Ranks.current().first:
+            found = [*results, *further]
+            atomic.write_json(out, found[0] if name else found)
+
     for one in [name] if name else known:
         try:
-            result = benchmarks.run(one, device or "auto", quick, against, peer_rounds, _progress)
+            result = benchmarks.run(
+                one, device or "auto", quick, against, peer_rounds, _progress, keep
+            )
         except UserError as error:
             if name:
                 raise
@@ -341,11 +350,9 @@ def bench(
         if not as_json:
             note = " (quick: small sizes, random data)" if quick else ""
             screen.print_rows(f"{one}: {result['what']}{note}", result["rows"])
-    found = results[0] if name else results
-    if out is not None and Ranks.current().first:
-        atomic.write_json(out, found)
+        keep()
     if as_json:
-        screen.print_json(found)
+        screen.print_json(results[0] if name else results)
     for line in failed:
         print(f"error: {line}", file=sys.stderr)
     if failed:

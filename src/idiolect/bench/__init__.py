@@ -67,12 +67,14 @@ def run(
     against: Mapping[str, Path] | None = None,
     peer_rounds: int | None = None,
     say: Callable[[str], None] = lambda line: None,
+    keep: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
     """One benchmark: its rows, and the machine they are from.
 
     `against` names peers and where their code lies; those this benchmark has jobs for are run
     for `peer_rounds` rounds after a first one (not set: the benchmark's own number). A peer that
-    does not run is a line in `failed`; our own rows are there all the same.
+    does not run is a line in `failed`; our own rows are there all the same. `keep` gets the result
+    so far, marked `unfinished`, whenever a job or a peer is done.
     """
     if name not in BENCHMARKS:
         raise did_you_mean(name, BENCHMARKS, "benchmark")
@@ -98,6 +100,7 @@ def run(
                 for engine in one.engines
             ]
             result["rows"] += ours
+            keep(result | {"unfinished": True})
             if one.peer is None or one.peer[0] not in paths:
                 continue
             say(f"{name}: {' '.join(one.peer)} …")
@@ -110,6 +113,7 @@ def run(
             result["peers"].append(one.label | theirs)
             for row in ours:
                 row |= _compared(row, theirs, device)
+            keep(result | {"unfinished": True})
     return result
 
 

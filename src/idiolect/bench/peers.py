@@ -90,8 +90,13 @@ def run(job: Job, path: Path, device: str, rounds: int, scratch: Path) -> Row:
     if not result.exists():
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
         raise UserError(f"peer {name} {algorithm} failed ({done.returncode}): {last.strip()[:300]}")
-    about = {"peer": name, "algorithm": algorithm, "version": revision(path)}
+    about = {"peer": name, "algorithm": algorithm, "version": _version(path)}
     return about | json.loads(result.read_text(encoding="utf-8"))
+
+
+def _version(path: Path) -> str | None:
+    """Its commit; a copy without history inside another repository has none."""
+    return revision(path) if (path / ".git").exists() else None
 
 
 # --- PFLlib, and the FedAS authors' program ---
