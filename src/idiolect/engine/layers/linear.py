@@ -58,7 +58,7 @@ class Descent:
     """Steps of plain SGD that layers take themselves: inside `with`, what they would return as the
     gradient of one of these weights waits until the backward pass is over and is then subtracted
     from the weights in place. Never written down, it saves half of the passes over them. Not in
-    TF32, where a run so was 0.6 points lower (`docs/performance.md`)."""
+    TF32, where runs so learned less (`docs/performance.md`)."""
 
     def __init__(self, weights: Iterable[Tensor]):
         self._own = {w.untyped_storage().data_ptr() for w in weights}
