@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from idiolect import tree
 from idiolect.method import Down, Method, Server, Ups
@@ -84,6 +85,39 @@ def work(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
 @each_method
 def test_the_server_works_where_its_tensors_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work(small(name), monkeypatch)
+
+
+class Products(TorchDispatchMode):
+    """Which products PyTorch would have made in TF32 on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rough: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        if name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv") and out.dtype == torch.float32:
+            self.rough += [name] * torch.backends.cuda.matmul.allow_tf32
+        return out
+
+
+@each_method
+def test_models_are_mixed_in_single_precision(name: str) -> None:
+    """`--dtype tf32` is for networks: models cut to 10 bits every round would lose small steps."""
+    method = small(name)
+    sim, server, ups = ran_with(method, dtype="float32")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        with Products() as seen:
+            method.prepare(server, ups.ids)
+            down = method.download(server, ups.ids)
+            method.personal(down.stacked(len(ups)), sim.mine[ups.ids])
+            method.shared(method.aggregate(server, ups))
+            assert not seen.rough
+            torch.ones(2, 2) @ torch.ones(2, 2)  # for networks it is still allowed
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert seen.rough == ["mm"]
 
 
 @dataclass(frozen=True)

@@ -118,10 +118,10 @@ def ran(name: str, engine: str = "stacked", seed: int = 0) -> Run:
     return Run(middle, *finish(sim))
 
 
-def ran_with(method: Method) -> tuple[Simulation, Server, Ups]:
+def ran_with(method: Method, **options: Any) -> tuple[Simulation, Server, Ups]:
     """A simulation after two rounds, with the server and the arrivals of the second as they were
     before they were put together."""
-    sim, seen = begin(method), []
+    sim, seen = begin(method, **options), []
     aggregate = type(method).aggregate
 
     def keep(method: Method, server: Server, ups: Ups) -> Server:

@@ -23,7 +23,7 @@ from idiolect.table import KEEP, SHARE
 from idiolect.tree import Tree
 
 ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
-# tf32: float32 values, of which products on a GPU see the first 10 bits of the fraction.
+# tf32: float32 values, of whose fraction a network's products on a GPU see the first 10 bits.
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
 
 

@@ -7,7 +7,8 @@ is matrix algebra on the flattened stack `[K, D]`: similarity is one GEMM, mixin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -160,6 +161,18 @@ def unflat(w_KD: Tensor, like: Tree) -> Tree:
     return out
 
 
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """`--dtype tf32` is for networks: models and updates are mixed and compared in float32."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+@single_precision()
 def mix(weight: Tensor, tree: Tree) -> Tree:
     """`sum_j weight[j] * tree_j`, without client axis; or row i of `weight [I, K]` for client i."""
     mixed: Tree = {}
@@ -169,6 +182,7 @@ def mix(weight: Tensor, tree: Tree) -> Tree:
     return mixed
 
 
+@single_precision()
 def blend(weight: Tensor, stacks: Tree) -> Tree:
     """`sum_m weight[k, m] * stacks[k, m]` for every client k: one GEMM if all hold one stack."""
     if _one_for_all(stacks):
@@ -176,6 +190,7 @@ def blend(weight: Tensor, stacks: Tree) -> Tree:
     return {n: torch.einsum("km,km...->k...", weight.to(x.dtype), x) for n, x in stacks.items()}
 
 
+@single_precision()
 def products(a: Tree, stacks: Tree) -> Tensor:
     """`<a_k, stacks_km>` for every client k and member m `[K, M]`: one GEMM if all hold one."""
     if _one_for_all(stacks):
@@ -189,6 +204,7 @@ def _one_for_all(stacks: Tree) -> bool:
     return all(x.stride(0) == 0 for x in stacks.values())
 
 
+@single_precision()
 def gram(a: Tree, b: Tree) -> Tensor:
     """Inner product of every `a_i` and `b_j` `[I, J]`: one GEMM a leaf, nothing copied."""
     return reduce(torch.add, (_matrix(a[n]) @ _matrix(b[n]).T for n in a))

@@ -104,9 +104,7 @@ class DataLocal(Local):
             y = self.data.y[index[span]]
             member = torch.nn.functional.one_hot(y, self.data.classes).to(rows.values.dtype)
             share = member / member.sum(0).clamp_min(1)
-            values = rows.values[span]
-            mean = share.T @ values.reshape(len(values), -1)
-            means.append(mean.reshape(-1, *values.shape[1:]))
+            means.append(tree.mix(share.T, {"": rows.values[span]})[""])
         return torch.stack(means)
 
 

@@ -27,5 +27,5 @@ def class_average(means_KCD: Tensor, weight_KC: Tensor, old_CD: Tensor) -> Tenso
     """Mean over clients of each class's row; a class without weight keeps the old one."""
     weight_KC = weight_KC.to(means_KCD.dtype)
     total = weight_KC.sum(0)[:, None]
-    mean = torch.einsum("kc,kcd->cd", weight_KC, means_KCD) / total.clamp_min(1)
+    mean = (weight_KC[..., None] * means_KCD).sum(0) / total.clamp_min(1)
     return torch.where(total > 0, mean, old_CD)

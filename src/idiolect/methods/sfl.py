@@ -101,6 +101,7 @@ class SFL(SgdMethod):
             up["classes"] = local.counts > 0
         return up, {"stats": tree.pick(model, local.net.stats)}
 
+    @tree.single_precision()
     def aggregate(self, server: Server, ups: Ups) -> Server:
         adjacency = self.adjacency(ups, server["world"])
         eye = torch.diag(torch.ones_like(ups.sizes))
