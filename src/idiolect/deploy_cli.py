@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -197,8 +198,8 @@ def client(
     }
     family = launch.Family(state / "logs")
     try:
-        launch.start_client(family, settings, server, ca, key, worker)
-        launch.stay(family)
+        start = partial(launch.start_client, family, settings, server, ca, key, worker)
+        launch.stay(family, start)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,28 @@ def test_mistakes_name_the_fix(
         call(*words)
     assert fix in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_supernode_without_a_port_starts_anew_with_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker knows the port too, so both are started again, by what chooses it."""
+    monkeypatch.setattr(launch.signal, "signal", lambda *_: None)
+    family, workers = launch.Family(tmp_path), []
+
+    def start() -> None:
+        if workers:
+            assert workers[0].poll() is not None  # the first one has been ended
+            raise KeyboardInterrupt
+        python = Path(sys.executable).name
+        family.start("worker", [python, "-c", "import time; time.sleep(600)"], {})
+        workers.append(family.children["worker"])
+        words = f"raise SystemExit('[Errno 98] bind: {launch.TAKEN}')"
+        family.start("supernode", [python, "-c", words], {})
+
+    with pytest.raises(KeyboardInterrupt):
+        launch.stay(family, start)
+    assert capsys.readouterr().err.count("port was taken") == 1
 
 
 def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

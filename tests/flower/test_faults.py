@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ pytestmark = [needs_flower, pytest.mark.heavy]
 STRANGE = ("--data", "tests.flower.strange:load")
 
 
-def begin(site: Field, method: str, rounds: int, *more: str, keys: bool = False) -> None:
+def begin(
+    site: Field, method: str, rounds: int, *more: str, keys: bool = False, **env: str
+) -> None:
     options = [f"--set=method.{k}={v}" for k, v in METHODS.get(method, {}).items()]
     site.server(
         *(method, "--clients", "3", "--rounds", str(rounds), "--dtype", "float64"),
         *("--model", "mlp", "--out", "run", *options, *more),
         keys=keys,
+        **env,
     )
 
 
@@ -100,6 +104,19 @@ def test_client_killed_mid_round_rejoins_with_its_state(tmp_path: Path) -> None:
     assert done[2]["started"] == [0, 1, 2] and done[2]["arrived"] == [0, 1]
     assert done[14]["arrived"] == [0, 1, 2], site.story()
     assert_same(run, tmp_path, replay(run, "fedas"))
+
+
+def test_a_port_that_was_taken_meanwhile(tmp_path: Path) -> None:
+    """Server and client found a port free that is not when Flower comes to listen there."""
+    with field(tmp_path) as site, socket.create_server(("127.0.0.1", 0)) as somebody:
+        taken = str(somebody.getsockname()[1])
+        begin(site, "fedavg", 2, TAKEN_PORT=taken)
+        for i in range(3):
+            site.client(i, **({"TAKEN_PORT": taken} if i == 1 else {}))
+        assert site.finished() == 0, site.story()
+        assert "port was taken meanwhile" in site.out("client1")
+    assert "already in use" in (tmp_path / "run/flower/logs/superlink.log").read_text()
+    assert [e["arrived"] for e in events(tmp_path / "run")][1:] == [[0, 1, 2]] * 2
 
 
 def test_late_answer_is_used_by_an_asynchronous_method(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,6 +34,7 @@ AGAIN = 3.0  # seconds before a child that ended is started again
 # A client that was killed and comes back is refused until its old connection has lapsed (60 s).
 REFUSED_FOR = 100.0
 STARTS_WITHIN = 180.0  # seconds; a busy machine is slow to import
+TAKEN, TRIES = "address already in use", 5  # what they say when a port went to somebody else
 
 APP = '''"""Written by `idiolect server`: the installed package does everything."""
 
@@ -148,6 +149,7 @@ def _die_with_parent() -> None:
 
 
 def free_port() -> int:
+    """One that is free now; it may be taken when a child, seconds later, has come to listen."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -155,8 +157,8 @@ def free_port() -> int:
 
 def start_superlink(family: Family, folder: Path, keys: Credentials | None) -> tuple[int, Path]:
     """A SuperLink on the loopback interface; its port and Flower's home folder."""
-    port, home = free_port(), folder / "home"
-    command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port)]
+    home = folder / "home"
+    command = ["flower-superlink", "--host", "127.0.0.1"]
     command += ["--database", str(folder / "superlink.db")]
     command += ["--disable-runtime-dependency-installation"]
     if keys is None:
@@ -164,9 +166,17 @@ def start_superlink(family: Family, folder: Path, keys: Credentials | None) -> t
     else:
         command += ["--ssl-ca-certfile", str(keys.ca), "--ssl-certfile", str(keys.cert)]
         command += ["--ssl-keyfile", str(keys.key), "--enable-supernode-auth"]
-    family.start("superlink", command, environment(home))
+    for tried in range(1, TRIES + 1):
+        port = free_port()
+        family.start("superlink", [*command, "--port", str(port)], environment(home))
+        try:
+            _wait_healthy(family, "superlink", port, keys)
+        except UserError:
+            if tried == TRIES or TAKEN not in family.log("superlink"):
+                raise
+        else:
+            break
     _write_connection(home, port, keys)
-    _wait_healthy(family, "superlink", port, keys)
     return port, home
 
 
@@ -184,12 +194,15 @@ def _wait_healthy(family: Family, name: str, port: int, keys: Credentials | None
     end = time.monotonic() + STARTS_WITHIN
     url = f"{scheme}://127.0.0.1:{port}/health"
     while True:
+        answered = False
         with contextlib.suppress(OSError, urllib.error.URLError):
             request = urllib.request.Request(url, method="HEAD")
             with urllib.request.urlopen(request, timeout=5, context=context):
-                return
-        if family.ended(name) is not None or time.monotonic() > end:
+                answered = True
+        if family.ended(name) is not None or (not answered and time.monotonic() > end):
             raise UserError(f"Flower's {name} did not start: {family.tail(name)}")
+        if answered:
+            return
         time.sleep(0.2)
 
 
@@ -273,13 +286,15 @@ def start_client(
     family.start("supernode", command, env)
 
 
-def stay(family: Family) -> None:
-    """As long as it makes sense: what ends is started again, the state is on disk."""
+def stay(family: Family, start: Callable[[], None]) -> None:
+    """As long as it makes sense: what ends is started again, the state is on disk. A SuperNode
+    whose port was taken needs another, and so does its worker: both are started anew."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
+    start()
     shown, refused = False, 0.0  # since when the server has been refusing this key
     while True:
         time.sleep(0.5)
@@ -291,6 +306,11 @@ def stay(family: Family) -> None:
                 raise UserError(family.tail("worker", 1).removeprefix("error: "))
             if name == "supernode":
                 said = family.log("supernode")
+                if TAKEN in said:
+                    print("the supernode's port was taken meanwhile: on another", file=sys.stderr)
+                    family.end()
+                    start()
+                    break
                 met = "code: 2004" in said and "SuperNode ID" not in said
                 refused = (refused or time.monotonic()) if met else 0.0
                 if refused and time.monotonic() - refused > REFUSED_FOR:
