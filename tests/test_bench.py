@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -36,6 +37,25 @@ def test_command() -> None:
     assert done.exit_code == 0
     assert json.loads(done.stdout)["name"] == "server"
     assert "pfl-headline" in CliRunner().invoke(app, ["bench", "--list"]).stdout
+
+
+@pytest.mark.parametrize("out", ["", "nowhere/result.json"])
+def test_a_place_for_the_result_is_asked_for_first(out: str, tmp_path: Path) -> None:
+    command = ["bench", "server", "--quick", "--device", "cpu", "--out", str(tmp_path / out)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and not done.stdout
+    assert done.stderr.startswith("error: cannot write") and done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("idiolect.atomic.write_json", full)
+    command = ["bench", "server", "--quick", "--device", "cpu", "--out", str(tmp_path / "a.json")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and "mix_s" in done.stdout  # the table is there all the same
+    assert done.stderr.endswith("a.json: No space left on device\n")
 
 
 def test_headline_needs_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -319,6 +319,8 @@ def bench(
         entries = [{"name": n, "what": b.what} for n, b in known.items()]
         screen.print_entries("benchmarks", entries, as_json)
         return
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"cannot write {out}: --out is a file in a folder that exists")
     against = benchmarks.peers.parse(peer or [])
     for one in against:
         fitting = [n for n, b in known.items() if one in b.peers]
@@ -331,9 +333,13 @@ def bench(
     failed: list[str] = []
 
     def keep(*further: dict[str, Any]) -> None:
-        if out is not None and Ranks.current().first:
-            found = [*results, *further]
+        if out is None or not Ranks.current().first:
+            return
+        found = [*results, *further]
+        try:
             atomic.write_json(out, found[0] if name else found)
+        except OSError as error:
+            raise UserError(f"cannot write {out}: {error.strerror}") from None
 
     for one in [name] if name else known:
         try:
