@@ -120,6 +120,25 @@ def test_models_are_mixed_in_single_precision(name: str) -> None:
     assert seen.rough == ["mm"]
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_clients_mix_and_compare_in_single_precision(alike: bool) -> None:
+    """By what trees offer for it, one stack for all or one for each."""
+    own, weight = {"w": torch.randn(4, 6)}, torch.rand(4, 3)
+    shown = torch.randn(3, 6).expand(4, 3, 6)
+    stacks = {"w": shown if alike else shown.clone()}
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        with Products() as seen:
+            blended = tree.blend(weight, stacks)["w"]
+            along = tree.products(own, stacks)
+            tree.gram(own, own)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert not seen.rough
+    torch.testing.assert_close(blended, (weight[..., None] * shown).sum(1))
+    torch.testing.assert_close(along, (own["w"][:, None] * shown).sum(2))
+
+
 @dataclass(frozen=True)
 class Wandering(FedAvg):
     how: str = "move"

@@ -162,7 +162,7 @@ def unflat(w_KD: Tensor, like: Tree) -> Tree:
 
 
 @contextmanager
-def single_precision() -> Iterator[None]:
+def _single_precision() -> Iterator[None]:
     """`--dtype tf32` is for networks: models and updates are mixed and compared in float32."""
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -172,7 +172,7 @@ def single_precision() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-@single_precision()
+@_single_precision()
 def mix(weight: Tensor, tree: Tree) -> Tree:
     """`sum_j weight[j] * tree_j`, without client axis; or row i of `weight [I, K]` for client i."""
     mixed: Tree = {}
@@ -182,7 +182,7 @@ def mix(weight: Tensor, tree: Tree) -> Tree:
     return mixed
 
 
-@single_precision()
+@_single_precision()
 def blend(weight: Tensor, stacks: Tree) -> Tree:
     """`sum_m weight[k, m] * stacks[k, m]` for every client k: one GEMM if all hold one stack."""
     if _one_for_all(stacks):
@@ -190,7 +190,7 @@ def blend(weight: Tensor, stacks: Tree) -> Tree:
     return {n: torch.einsum("km,km...->k...", weight.to(x.dtype), x) for n, x in stacks.items()}
 
 
-@single_precision()
+@_single_precision()
 def products(a: Tree, stacks: Tree) -> Tensor:
     """`<a_k, stacks_km>` for every client k and member m `[K, M]`: one GEMM if all hold one."""
     if _one_for_all(stacks):
@@ -204,7 +204,7 @@ def _one_for_all(stacks: Tree) -> bool:
     return all(x.stride(0) == 0 for x in stacks.values())
 
 
-@single_precision()
+@_single_precision()
 def gram(a: Tree, b: Tree) -> Tensor:
     """Inner product of every `a_i` and `b_j` `[I, J]`: one GEMM a leaf, nothing copied."""
     return reduce(torch.add, (_matrix(a[n]) @ _matrix(b[n]).T for n in a))

@@ -307,7 +307,9 @@ def stay(family: Family, start: Callable[[], None]) -> None:
             if name == "supernode":
                 said = family.log("supernode")
                 if TAKEN in said:
-                    print("the supernode's port was taken meanwhile: on another", file=sys.stderr)
+                    print(
+                        "the supernode's port was taken: it is started on another", file=sys.stderr
+                    )
                     family.end()
                     start()
                     break

@@ -101,11 +101,10 @@ class SFL(SgdMethod):
             up["classes"] = local.counts > 0
         return up, {"stats": tree.pick(model, local.net.stats)}
 
-    @tree.single_precision()
     def aggregate(self, server: Server, ups: Ups) -> Server:
         adjacency = self.adjacency(ups, server["world"])
         eye = torch.diag(torch.ones_like(ups.sizes))
-        spread = torch.linalg.matrix_power(adjacency, self.layers)
+        spread = torch.linalg.matrix_power(adjacency.double(), self.layers).to(eye.dtype)
         weight = self.server_alpha * spread + (1 - self.server_alpha) * eye
         nodes = tree.mix(weight, ups["model"])
         server["nodes"][ups.ids] = nodes
@@ -120,8 +119,8 @@ class SFL(SgdMethod):
             return eye
         links = torch.ones_like(eye)
         if self.graph == "classes":
-            has = ups["classes"].to(eye.dtype)
-            links = ((has @ has.T) > 0).to(eye.dtype)
+            has = ups["classes"]
+            links = (has[:, None] & has).any(-1).to(eye.dtype)
         elif self.graph == "similarity":
             cosine = tree.cosines(tree.sub(ups["model"], world)).clamp_min(0)
             own_first = cosine.masked_fill(eye > 0, torch.inf)
