@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from idiolect import tree
 from idiolect.engine.stacked import StackedEngine
 from idiolect.federation import Federation
 from idiolect.rounds import Simulation
+from idiolect.table import Table
 
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ("loop", "stacked")
@@ -123,6 +126,11 @@ def run(method, federation, model, rounds=3, **options) -> Simulation:  # type: 
     for _ in range(rounds):
         sim.step()
     return sim
+
+
+def rows(table: Table) -> dict[int, Any]:
+    """Copies of all rows that were written into a table."""
+    return {i: tree.each(torch.clone, row) for i, row in table.items()}
 
 
 def assert_close(

@@ -126,12 +126,6 @@ def test_gain_and_harm() -> None:
     assert same is not None and same["harmed"] == 0
 
 
-def test_rounds_to_target() -> None:
-    made = table([[0.1, 0.1], [0.5, 0.5], [0.7, 0.7]])
-    assert evaluate.rounds_to_target(made, 0.5) == 1
-    assert evaluate.rounds_to_target(made, 0.9) is None
-
-
 def test_unknown_protocol() -> None:
     with pytest.raises(UserError, match="did you mean 'feddwa'"):
         evaluate.summarise(table([[0.1, 0.1]]), "fedwa")

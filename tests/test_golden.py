@@ -13,7 +13,7 @@ from idiolect.federation import Federation
 from idiolect.rounds import Simulation
 from idiolect.schedule import Stragglers
 
-from .conftest import ENGINES, Golden, SmallNet, assert_close
+from .conftest import ENGINES, Golden, SmallNet, assert_close, rows
 
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
 
@@ -55,7 +55,7 @@ class Recorded:
             self.rounds.append(self.sim.step())
             self.server.append(dict(self.sim.server))
             self.personal.append([self.sim.personal_model(i) for i in range(4)])
-            self.mine.append({i: dict(row) for i, row in self.sim.mine.rows.items()})
+            self.mine.append({i: dict(row) for i, row in rows(self.sim.mine).items()})
 
     def up(self, r: int, name: str, client: int) -> dict[str, Tensor]:
         return tree.client(self.fits[r - 1].up[name], client)

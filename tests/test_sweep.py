@@ -76,7 +76,7 @@ def same_round(ours: Round, theirs: Round) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "fedas", "feddwa", "pflego", "spfl", "plga"])
 def test_seeds_equal_separate_runs(name: str) -> None:
     sweep = Sweep([one(name, s) for s in (0, 1, 2)])
-    assert Sweep.fits(sweep.simulations)
+    assert len({Sweep.kind(each) for each in sweep.simulations}) == 1
     equal(sweep, [one(name, s) for s in (0, 1, 2)])
     assert not sweep.apart
 
@@ -123,7 +123,7 @@ def test_values_equal_separate_runs(name: str, field: str) -> None:
     """Every hyperparameter of every method: in one stack, or found to need its own."""
     made = points(name, field)
     sweep = Sweep([varied(method, seed=k) for k, method in enumerate(made)])
-    assert Sweep.fits(sweep.simulations)
+    assert len({Sweep.kind(each) for each in sweep.simulations}) == 1
     equal(sweep, [varied(method, seed=k) for k, method in enumerate(made)])
     apart = field in APART.get(name, set()) | SGD
     assert sweep.apart == ({field} if apart else set())
@@ -185,14 +185,13 @@ def test_messages_of_different_shape_are_apart() -> None:
 
 
 def test_what_does_not_share_a_stack() -> None:
-    assert not Sweep.fits([one("fedavg", 0)])
-    assert not Sweep.fits([one("fedavg", 0), one("fedper", 0)])
-    assert not Sweep.fits([one("fedavg", 0), one("fedavg", 1, engine="loop")])
-    assert not Sweep.fits([one("fedavg", 0), one("fedavg", 0, rounds=4)])
-    leaks = [varied(replace(small("fedas"), sequential_leak=True), s) for s in (0, 1)]
-    assert not Sweep.fits(leaks)
+    kind = Sweep.kind(one("fedavg", 0))
+    assert kind == Sweep.kind(one("fedavg", 1))
+    assert kind != Sweep.kind(one("fedper", 0))
+    assert kind != Sweep.kind(one("fedavg", 1, engine="loop"))
+    assert kind != Sweep.kind(one("fedavg", 0, rounds=4))
     longer = replace(small("fedavg"), epochs=3)
-    assert not Sweep.fits([varied(small("fedavg")), varied(longer)])
+    assert Sweep.kind(varied(small("fedavg"))) != Sweep.kind(varied(longer))
 
 
 # --- a hyperparameter that differs ---

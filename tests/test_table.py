@@ -17,6 +17,8 @@ from idiolect.errors import UserError
 from idiolect.table import Table
 from idiolect.tree import Record
 
+from .conftest import rows
+
 CPU = torch.device("cpu")
 PLACES = ("device", "host", "disk")
 
@@ -59,7 +61,7 @@ def test_rows_are_written_by_client_and_kept_apart() -> None:
 def test_a_table_holds_no_graph() -> None:
     table = Table({})
     table[[0]] = {"w": torch.ones(1, 2, requires_grad=True) * 2}
-    assert not table.rows[0]["w"].requires_grad
+    assert not rows(table)[0]["w"].requires_grad
 
 
 def rows_of(ids: list[int]) -> Record:
@@ -130,9 +132,9 @@ def test_the_first_row_decides_the_order_of_the_leaves() -> None:
 
 def test_a_common_default_is_not_stored() -> None:
     table = Table({"w": torch.arange(2.0)})
-    assert table[[4, 5]]["w"].tolist() == [[0, 1], [0, 1]] and not table.rows
+    assert table[[4, 5]]["w"].tolist() == [[0, 1], [0, 1]] and not rows(table)
     table[[5]] = {"w": torch.ones(1, 2)}
-    assert table[[4, 5, 6]]["w"].tolist() == [[0, 1], [1, 1], [0, 1]] and set(table.rows) == {5}
+    assert table[[4, 5, 6]]["w"].tolist() == [[0, 1], [1, 1], [0, 1]] and set(rows(table)) == {5}
 
 
 def test_nobody_and_twice_the_same_client() -> None:
@@ -146,11 +148,11 @@ def test_nobody_and_twice_the_same_client() -> None:
 def test_refilling_replaces_all_rows() -> None:
     table = settled(rows_of, "disk")
     table[[1, 2]] = rows_of([1, 2])
-    saved = table.rows
+    saved = rows(table)
     other = settled(rows_of, "host")
     other[[1, 9]] = rows_of([8, 9])
     other.refill(saved | {3: {}})
-    assert set(other.rows) == {1, 2, 3} and other[[3]] == {}
+    assert set(rows(other)) == {1, 2, 3} and other[[3]] == {}
     assert other[[2, 1]]["m"]["n"].tolist() == [2, 1]
 
 

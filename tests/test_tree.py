@@ -72,18 +72,6 @@ def test_expand_shares_and_stack_copies() -> None:
 # --- matrices ---
 
 
-def test_flat_and_back() -> None:
-    w_KD = tree.flat(A)
-    assert w_KD.shape == (K, 10)
-    for k in range(K):
-        assert torch.equal(w_KD[k], row(A, k))
-    back = tree.unflat(w_KD, A)
-    assert all(torch.equal(back[n], A[n]) for n in A)
-    other = tree.unflat(torch.arange(20.0).reshape(2, 10), A)
-    assert other["w"].shape == (2, 3, 2)
-    assert other["scale"].tolist() == [9.0, 19.0]
-
-
 def test_mix_with_a_vector_and_a_matrix() -> None:
     weight = torch.tensor([0.1, 0.2, 0.3, 0.4])
     mixed = tree.mix(weight, A)

@@ -206,17 +206,6 @@ def gain(table: Table, reference: Table) -> dict[str, Any] | None:
     }
 
 
-def rounds_to_target(
-    table: Table, target: float, series: Series = "before", weighting: str = "mean"
-) -> int | None:
-    """The first round whose mean (or pooled) accuracy reaches `target`."""
-    for number, rows in rounds_of(table).items():
-        value = round_stats(rows, series)[weighting]
-        if value is not None and value >= target:
-            return number
-    return None
-
-
 def _stats(rows: Table, column: str, size: str, keep: np.ndarray) -> Stats:
     if column not in rows:
         return dict.fromkeys(STATS)

@@ -170,16 +170,6 @@ class Method(ABC):
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         """Local work: returns what is sent up, and the new private state."""
 
-    @property
-    def one_by_one(self) -> bool:
-        """Clients are visited in order of id, each with what `relay` makes of the one before: for
-        published programs that leak from client to client. Only a simulation can do that."""
-        return False
-
-    def relay(self, down: Record, mine: Record) -> Record:
-        """With `one_by_one`: what the next client receives."""
-        return down
-
     def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
         """A client's late work reaches the server: the client sees the present `down` first."""
         return up, mine

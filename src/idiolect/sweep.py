@@ -64,16 +64,11 @@ class Sweep:
         # others would wait for it: several ranks join only equal methods.
         equal = Ranks.current().world > 1
         fixed = [v for v in vars(method).values() if equal or not isinstance(v, float)]
-        alone = method.one_by_one or simulation.engine.name != "stacked"
+        alone = simulation.engine.name != "stacked"
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
         when = (simulation.round, simulation.rounds, simulation.eval_every)
         data = (federation.x.dtype, federation.mean, federation.std, simulation.device)
         return (type(method), *fixed, *shapes, *when, *data, id(simulation) if alone else None)
-
-    @staticmethod
-    def fits(simulations: Sequence[Simulation]) -> bool:
-        """Whether they can share a stack."""
-        return len(simulations) > 1 and len(set(map(Sweep.kind, simulations))) == 1
 
     def start(self) -> list[Round]:
         """Round 0 of every simulation."""

@@ -95,11 +95,6 @@ class Table:
         for shelf in self._shelves:
             yield from shelf.items()
 
-    @property
-    def rows(self) -> dict[int, Record]:
-        """Copies of all rows that were written."""
-        return {i: tree.each(torch.clone, row) for i, row in self.items()}
-
     def refill(self, rows: Mapping[int, Record]) -> None:
         """Have exactly these rows."""
         self._shelves = []

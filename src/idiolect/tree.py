@@ -141,24 +141,8 @@ def client(tree: Tree, k: int) -> Tree:
     return {n: x[k] for n, x in tree.items()}
 
 
-def flat(tree: Tree) -> Tensor:
-    """The stack as one matrix `w_KD`."""
-    return torch.cat([_matrix(x) for x in tree.values()], 1)
-
-
 def _matrix(leaf: Tensor) -> Tensor:
     return leaf.reshape(leaf.shape[0], -1)
-
-
-def unflat(w_KD: Tensor, like: Tree) -> Tree:
-    """Inverse of `flat`, with the names and leaf shapes of `like` (any number of clients)."""
-    out: Tree = {}
-    at = 0
-    for name, x in like.items():
-        width = x[0].numel()
-        out[name] = w_KD[:, at : at + width].reshape(w_KD.shape[0], *x.shape[1:])
-        at += width
-    return out
 
 
 @contextmanager

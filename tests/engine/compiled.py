@@ -68,7 +68,7 @@ class Launch:
 
 def main() -> None:
     seen: dict[str, Any] = {}
-    for name in ("_outputs", "_to_weights", "_step", "_fold", "_pool", "_unpool"):
+    for name in ("_outputs", "_to_weights", "_fold", "_pool", "_unpool"):
         setattr(kernels, name, Launch(getattr(kernels, name), seen))
     k, b = 20, 16  # the second convolution of `pfllib-round`
     x = torch.empty(k, b, 32, 14, 14, device="meta")
@@ -77,9 +77,6 @@ def main() -> None:
     for precision in ("tf32x3", "tf32"):
         y = kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, precision)
         kernels.to_weights(x, y, w.shape[3:], how, precision)
-    weights = torch.empty(k, 512, 1600, device="meta")
-    g, inputs = (torch.empty(k, b, n, device="meta") for n in (512, 1600))
-    kernels.step(weights, g, inputs)
     kernels.fold(torch.empty(k, b, 800, 10, 10, device="meta"), w.shape[3:], x.shape[3:], how)
     kernels.unpool(y, kernels.pool(y, 2), 2)
     print(json.dumps(seen))

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idiolect import config as settings
-from idiolect import methods, runs
+from idiolect import runs
 from idiolect.engine.ranks import joined
 from idiolect.outcome import Round
 from idiolect.rounds import Simulation
@@ -38,12 +38,6 @@ def solve(name: str, **options: Any) -> dict[str, Tensor]:
 def images(name: str) -> dict[str, Tensor]:
     sim = simulation(small(name), ragged_federation(), model(partial(SmallNet, norm=True)), ROUNDS)
     return after([sim])
-
-
-def relayed() -> dict[str, Tensor]:
-    """Clients one after the other, each from what the one before left."""
-    method = methods.build({"name": "fedas", "sequential_leak": True, "lr": 0.1})
-    return after([simulation(method, ragged_federation(), model(SmallNet), ROUNDS)])
 
 
 def seeds() -> dict[str, Tensor]:
@@ -81,7 +75,6 @@ CASES: dict[str, Callable[[], dict[str, Tensor]]] = {
     "one client of two ranks": partial(solve, "fedas", participation=0.2),
     "loop": partial(solve, "fedper", engine="loop"),
     "batch norm": partial(images, "fedbn"),
-    "relayed": relayed,
     "seeds": seeds,
 }
 

@@ -237,7 +237,6 @@ def test_shares_are_balanced_and_rank_0_has_the_largest() -> None:
     assert Ranks(2, 3).shares([5, 100, 40, 60, 1]) == shares
     assert Ranks(0, 3).shares([0, 0, 0, 0]) == [[0, 3], [1], [2]]
     assert Ranks(0, 3).shares([7]) == [[0], [], []]
-    assert Ranks(0, 2).shares([1, 2, 3], whole=True) == [[0, 1, 2], []]
 
 
 def test_by_itself_a_rank_does_all_and_shares_nothing() -> None:

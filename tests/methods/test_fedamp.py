@@ -12,7 +12,7 @@ from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.methods.fedamp import FedAMP
 
-from ..conftest import ENGINES
+from ..conftest import ENGINES, rows
 from ..watched import Watched
 from .plain import (
     CLIENTS,
@@ -96,7 +96,7 @@ def test_rounds(engine: str, start: str) -> None:
         for i in range(4):
             assert_same(ran.personal[t][i], own[i], what=f"own {t} {i}")
     for i in range(4):
-        assert_same(ran.sim.server["clouds"].rows[i], cloud[i], what=f"cloud {i}")
+        assert_same(rows(ran.sim.server["clouds"])[i], cloud[i], what=f"cloud {i}")
 
 
 def test_lambda_changes_the_result() -> None:
@@ -131,11 +131,11 @@ def test_absent_clients_keep_their_cloud() -> None:
     ran = Watched({"name": "fedamp", **FULL}, TINY, NET, 2, schedule=schedule)
     both = Watched({"name": "fedamp", **FULL}, TINY, NET, 1)
     now, before = ran.sim.server["clouds"], both.sim.server["clouds"]
-    assert_same(now.rows[0], before.rows[0], 0)
-    assert differ(now.rows[1], before.rows[1])
+    assert_same(rows(now)[0], rows(before)[0], 0)
+    assert differ(rows(now)[1], rows(before)[1])
     own = [ran.up(1, "model", k) for k in (0, 1)]
     xi = ran.logs(1)["aggregation_weight"]
-    assert_same(now.rows[3], combine(xi[1], own))
+    assert_same(rows(now)[3], combine(xi[1], own))
 
 
 @pytest.mark.parametrize("bad", [{"sigma": 0.0}, {"alpha": 0.0}, {"lam": -1.0}, {"self_weight": 2}])

@@ -15,7 +15,7 @@ from idiolect import methods, tree
 from idiolect.method import Server, Ups, cross_entropy
 from idiolect.net import Net
 
-from ..conftest import ENGINES, SmallNet, ragged_federation, simulation
+from ..conftest import ENGINES, simulation
 from ..watched import Watched
 from .plain import (
     BODY,
@@ -344,29 +344,3 @@ def test_traffic_is_two_bases_and_a_number() -> None:
     size = 8 * sum(START[n].numel() for n in BODY)
     assert ran.rounds[0].bytes_down == 4 * size
     assert ran.rounds[0].bytes_up == 4 * (size + 8)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_sequential_leak_hands_the_aligned_base_on(engine: str) -> None:
-    """Facts 5.4: client k starts from the base that clients 0..k-1 have aligned."""
-    federation = ragged_federation((20, 12, 16))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = SmallNet()
-    # Alignment alone: training does not move anything.
-    section = {"name": "fedas", "lr": 1e-30, "align_lr": 0.1, "batch_size": "full"}
-    leak = simulation(
-        methods.build({**section, "sequential_leak": True}), federation, model, 1, engine=engine
-    )
-    leak.step()
-    handed = {n: v for n, v in leak.start_tree.items() if n.startswith("body")}
-    for i in range(3):
-        one = simulation(
-            methods.build(section), federation, model, 1, engine=engine, schedule=[[i]]
-        )
-        one.server["base"] = handed
-        one.step()
-        for name, value in leak.mine.rows[i]["model"].items():
-            expected = one.mine.rows[i]["model"][name]
-            assert torch.allclose(value, expected, atol=1e-12), (i, name)
-        handed = {n: one.mine.rows[i]["model"][n] for n in handed}

@@ -233,22 +233,20 @@ class Engine(ABC):
         """Local work of clients `ids`."""
         if self.ranks.world == 1:
             return self._fit(method, down, mine, ids, round)
-        chain = method.one_by_one  # one rank visits them all
 
         def train(own: list[int]) -> Record:
             pick = _picker(own, len(ids))
             sent = Down(down.shared, tree.each(pick, down.each))
             done = self._fit(method, sent, tree.each(pick, mine), [ids[k] for k in own], round)
             facts = {"samples": torch.from_numpy(done.samples), "loss": done.train_loss}
-            models = {"trained": done.trained} if chain else {}
-            return {"up": done.up, "mine": done.mine, "facts": facts | {"logs": done.logs}} | models
+            return {"up": done.up, "mine": done.mine, "facts": facts | {"logs": done.logs}}
 
-        done = self.ranks.each(self._sizes(ids, "train"), train, self.device, whole=chain)
+        done = self.ranks.each(self._sizes(ids, "train"), train, self.device)
         up, private, facts = done["up"], done["mine"], done["facts"]
-        if not chain:  # from what came in: the models need not be sent on top
-            done["trained"] = method.trained(down.stacked(len(ids)), up, private)
+        # From what came in: the models need not be sent on top.
+        trained = method.trained(down.stacked(len(ids)), up, private)
         samples = facts["samples"].cpu().numpy()
-        return Fitted(up, private, done["trained"], samples, facts["loss"], facts["logs"])
+        return Fitted(up, private, trained, samples, facts["loss"], facts["logs"])
 
     def _sizes(self, ids: Sequence[int], part: Part) -> list[int]:
         return [len(self.data.parts[part][i]) for i in ids]
@@ -265,14 +263,7 @@ class Engine(ABC):
             return up, state, method.trained(seen, up, state), local
 
         records = (down.stacked(len(ids)), mine)
-        if not method.one_by_one:
-            done = self.each_group(ids, round, train, *records)
-        else:
-            done, relayed = [], None
-            for k in range(len(ids)):
-                local, seen, state = self._given([k], ids, round, records, self.nets)
-                done.append(train(local, relayed or seen, state))
-                relayed = method.relay(relayed or seen, done[-1][1])
+        done = self.each_group(ids, round, train, *records)
         losses = [sum(d[3].losses.values(), start=0 * d[3].sizes) for d in done]
         counts = [max(1, len(d[3].losses)) for d in done]
         return Fitted(

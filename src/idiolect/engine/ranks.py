@@ -53,13 +53,13 @@ class Ranks:
         """The rank that prints and writes."""
         return self.rank == 0
 
-    def shares(self, weights: Sequence[int], whole: bool = False) -> list[list[int]]:
+    def shares(self, weights: Sequence[int]) -> list[list[int]]:
         """Positions of the clients of every rank: the largest first, each to the rank with the
-        least so far, so rank 0 always has one. `whole`: they cannot be taken apart."""
+        least so far, so rank 0 always has one."""
         shares: list[list[int]] = [[] for _ in range(self.world)]
         load = [0] * self.world
         for k in sorted(range(len(weights)), key=lambda k: -weights[k]):
-            to = 0 if whole else load.index(min(load))
+            to = load.index(min(load))
             shares[to].append(k)
             load[to] += weights[k] + 1
         return [sorted(share) for share in shares]
@@ -69,13 +69,12 @@ class Ranks:
         weights: Sequence[int],
         work: Callable[[list[int]], Record],
         device: torch.device,
-        whole: bool = False,
     ) -> Record:
         """`work(positions)` of each rank for its own clients gives a record of records, with a row
         per client; here they are for all clients, on every rank: one collective per part."""
         if self.world == 1 or _APART.get():
             return work(list(range(len(weights))))
-        shares = self.shares(weights, whole)
+        shares = self.shares(weights)
         own = shares[self.rank]
         with by_itself():
             done = work(own) if own else {}

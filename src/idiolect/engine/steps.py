@@ -67,7 +67,6 @@ class Steps:
         self.samples = self.sizes.sum(0)[np.argsort(order)]  # by client
         self.at = memory.sent(torch.from_numpy(at), device).expand(self.count, -1, -1)
         self.size = memory.sent(torch.from_numpy(self.sizes).to(dtype), device)
-        self.ragged = bool((self.sizes[self.sizes > 0] < self.width).any())
         # The usual batch size; in exact mode the others are steps of their own.
         self.usual = int(np.bincount(self.sizes[self.sizes > 0]).argmax()) if exact else self.width
         self._device, self._dtype = device, dtype

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from idiolect import tree
-from idiolect.engine.layers.linear import Descent
 from idiolect.engine.steps import Step, Steps
 from idiolect.local import Coupled, Rows, Sgd
 from idiolect.method import Loss
@@ -92,10 +90,9 @@ class Training(Work):
         for _ in range(self.how.repeat):
             part = take(stack, step.who)
             scale = self._scale(step, keep)
-            with Descent(part[n] for n in self.moving) if self._plain else nullcontext():
-                value, grads = self.local.value_and_grad(
-                    self.loss, self.net, part, self.moving, step, extra, self.x, self.coupled, scale
-                )
+            value, grads = self.local.value_and_grad(
+                self.loss, self.net, part, self.moving, step, extra, self.x, self.coupled, scale
+            )
             pairs = [(n, g) for n, g in zip(self.moving, grads, strict=True) if g is not None]
             self._descend(step, part, [n for n, _ in pairs], [g for _, g in pairs], keep)
             put(stack, step.who, part)

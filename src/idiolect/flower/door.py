@@ -36,7 +36,6 @@ class Door:
         self._inside, self._limit = inside, limit
         self._verify: Any = ssl.create_default_context(cafile=str(ca)) if ca else False
         self._client: Any = None
-        self.turned_away = 0
 
     async def __call__(
         self,
@@ -91,7 +90,6 @@ class Door:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _turn_away(self, scope: Message, why: str) -> None:
-        self.turned_away += 1
         peer = (scope.get("client") or ("?",))[0]
         log.warning("turned away %s: %s %s", peer, scope["path"][:80], why)
 

@@ -46,8 +46,6 @@ class Hub(Desk):
         super().__init__(terms, post, journal)
         self.config, self.rounds, self.seed = config, config["rounds"], config["seed"]
         self.method: Method = methods.build(config["method"])
-        if self.method.one_by_one:
-            raise UserError("method.sequential_leak exists only in a simulation; leave it off")
         self.participation = Participation(**config["participation"])
         self.device, self.dtype = torch.device("cpu"), start.dtype(config["dtype"])
         self.round = 0

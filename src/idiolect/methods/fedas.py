@@ -7,7 +7,8 @@ empirical Fisher information, the summed squared gradient after training (Eq. 5-
 Where paper and code disagree: the paper's alignment target is per sample, the code's is the mean
 feature of the sample's class (default). Eq. 8 divides by m although its weights are normalised;
 the code does not (default). The published code aligns the server's own object, so client k inherits
-the alignment of clients 1..k-1 (`sequential_leak`); by default every client aligns its own copy.
+the alignment of clients 1..k-1 and identical clients end up different; here every client aligns a
+copy of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +60,6 @@ class FedAS(SgdMethod):
         "proportional", "from traces to weights"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
-    sequential_leak: bool = hyper(False, "as published: start from the base earlier ones aligned")
     personal_layers: str = hyper("head", "head, norm, channels:0.5 (CD2-pFed), or name patterns")
 
     name: ClassVar[str] = "fedas"
@@ -73,15 +73,7 @@ class FedAS(SgdMethod):
         return {"base": net.shared(start, self.personal_layers)}
 
     def client_init(self, start: Tree, local: Local) -> Record:
-        aligned = {"aligned": local.net.shared(start, self.personal_layers)}
-        return {"model": start} | (aligned if self.sequential_leak else {})
-
-    @property
-    def one_by_one(self) -> bool:
-        return self.sequential_leak
-
-    def relay(self, down: Record, mine: Record) -> Record:
-        return {"base": mine["aligned"]}
+        return {"model": start}
 
     def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
         return Down(shared={"base": server["base"]})
@@ -92,12 +84,11 @@ class FedAS(SgdMethod):
         if self.align:
             moved = self._align(local, model, mine["model"], train=base)
             model = tree.overlay(tree.crop(moved, base), model)  # personal channels as they were
-        aligned = {"aligned": tree.crop(model, base)} if self.sequential_leak else {}
         model = self.train(local, model)  # Algorithm 1: base and head jointly
         up: Record = {"base": tree.crop(model, base)}
         if self.synchronize:
             up["trace"] = self._trace(local, model)
-        return up, {"model": model} | aligned
+        return up, {"model": model}
 
     def _align(self, local: Local, model: Tree, previous: Tree, train: Tree) -> Tree:
         how = self.batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}

@@ -109,25 +109,6 @@ def _to_weights(
     tl.store(w + r[:, None] + (o * R)[None, :], acc, (r < R)[:, None] & (o < O)[None, :])
 
 
-@triton.jit(do_not_specialize=["B"])
-def _step(
-    w, g, x, B,
-    O: tl.constexpr, I: tl.constexpr, BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
-):  # fmt: skip
-    k = tl.program_id(2).to(tl.int64)
-    o = tl.program_id(0) * BO + tl.arange(0, BO)
-    i = tl.program_id(1) * BI + tl.arange(0, BI)
-    b = tl.arange(0, BB)
-    g += k * B * O + b[None, :] * O + o[:, None]
-    x += k * B * I + b[:, None] * I + i[None, :]
-    w += k * O * I + o[:, None] * I + i[None, :]
-    left = tl.load(g, (b < B)[None, :] & (o < O)[:, None], 0.0)
-    right = tl.load(x, (b < B)[:, None] & (i < I)[None, :], 0.0)
-    there = (o < O)[:, None] & (i < I)[None, :]
-    before = tl.load(w, there, 0.0)
-    tl.store(w, before - tl.dot(left, right, input_precision="tf32x3"), there)
-
-
 @triton.jit
 def _fold(
     flat, x, N,
@@ -212,16 +193,6 @@ def skinny(x: Tensor, w: Tensor, precision: str) -> Tensor:
     weights over all places."""
     x, w, none = x[:, None, ..., None], w[:, None, ..., None], torch.Size((1, 1))
     return to_weights(x, w, none, POINTWISE, precision)[..., 0, 0]
-
-
-def step(w: Tensor, g: Tensor, x: Tensor) -> None:
-    """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place, for few samples
-    B: a pass over the weights. Always in single precision: TF32 takes its steps otherwise."""
-    (clients, o, i), batch = w.shape, x.shape[1]
-    rows, columns = min(64, _power(o)), min(128, _power(i))
-    _step[(triton.cdiv(o, rows), triton.cdiv(i, columns), clients)](
-        w, g, x, batch, o, i, _power(batch), rows, columns, num_warps=4
-    )
 
 
 def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
