@@ -15,7 +15,7 @@ test: lint  ## lint, types and the whole suite
 heavy: $(STAMP)  ## the long checks, those on Flower with real processes included
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,deploy]"
 	$(BIN)/python -m pytest -m heavy
-	$(BIN)/python -m pytest tests/flower -m "not heavy"
+	$(BIN)/python -m pytest tests/deploy -m "not heavy"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

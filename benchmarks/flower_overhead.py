@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import runs
-from idiolect.flower import launch
+from idiolect.deploy import processes
+from idiolect.runs import execute as runs
 
 CLIENTS, ROUNDS, WIDTHS = 3, 5, (64, 40_000, 150_000)
 PLAIN = """
@@ -122,7 +122,7 @@ def ours(folder: str, widths: Sequence[int], kind: str) -> dict[int, list[float]
     np.savez(place / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     for width in widths:
-        port, run = launch.free_port(), place / f"run{width}"
+        port, run = processes.free_port(), place / f"run{width}"
         command = [sys.executable, "-m", "idiolect"]
         server = [
             *(*command, "server", "fedavg", "--clients", str(CLIENTS), "--rounds", str(ROUNDS)),
@@ -151,22 +151,22 @@ def ours(folder: str, widths: Sequence[int], kind: str) -> dict[int, list[float]
 
 
 def plain(place: Path, widths: Sequence[int]) -> dict[int, list[float]]:
-    family = launch.Family(place / "logs")
+    family = processes.Family(place / "logs")
     app, out = place / "app", place / "out.json"
     app.mkdir()
-    project = launch.PROJECT[: launch.PROJECT.index("[tool.flwr.app.config]")] + SETTINGS
+    project = processes.PROJECT[: processes.PROJECT.index("[tool.flwr.app.config]")] + SETTINGS
     (app / "pyproject.toml").write_text(project.replace("idiolect_federation", "plain"))
     (app / "plain.py").write_text(PLAIN)
     try:
-        port, home = launch.start_superlink(family, place, None)
+        port, home = processes.start_superlink(family, place, None)
         for i in range(CLIENTS):
             node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
-            node += ["--host", "127.0.0.1", "--port", str(launch.free_port())]
-            family.start(f"node{i}", node, launch.environment(place / f"home{i}"))
+            node += ["--host", "127.0.0.1", "--port", str(processes.free_port())]
+            family.start(f"node{i}", node, processes.environment(place / f"home{i}"))
         sizes = json.dumps([bytes_of(w) for w in widths])
         config = f"clients={CLIENTS} rounds={ROUNDS} sizes='{sizes}' out='{out}'"
         command = [str(Path(sys.executable).parent / "flwr"), "run", str(app), "own"]
-        env = launch.environment(home)
+        env = processes.environment(home)
         subprocess.run([*command, "--run-config", config], env=env, check=True)
         end = time.monotonic() + 1500
         while not out.exists():

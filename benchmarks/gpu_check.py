@@ -28,12 +28,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods, models
+from idiolect.data import Federation
 from idiolect.engine.layers import conv, linear, pool
-from idiolect.engine.layers.stacked import precision
-from idiolect.environment import machine
-from idiolect.federation import Federation
-from idiolect.rounds import Simulation
-from idiolect.schedule import Stragglers
+from idiolect.engine.layers.stack_function import precision
+from idiolect.runs.environment import machine
+from idiolect.simulation.schedule import Stragglers
+from idiolect.simulation.simulation import Simulation
 
 EXACT = 1e-9  # float64
 SINGLE = 1e-5  # float32, after the rounds of training; or ten times what the loop loses

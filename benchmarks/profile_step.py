@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from idiolect import methods, models
 from idiolect.bench.job import random_federation
-from idiolect.rounds import Simulation
+from idiolect.simulation.simulation import Simulation
 
 STEPS = 8
 

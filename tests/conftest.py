@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.clients import Table
+from idiolect.data import Federation
 from idiolect.engine.stacked import StackedEngine
-from idiolect.federation import Federation
-from idiolect.rounds import Simulation
-from idiolect.table import Table
+from idiolect.simulation.simulation import Simulation
 
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ("loop", "stacked")

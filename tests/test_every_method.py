@@ -18,17 +18,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from idiolect import methods, tree
-from idiolect.engine import graphs
-from idiolect.local import Local
-from idiolect.method import Method, Server, Ups
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.local import Local
+from idiolect.core.method import Method, Server, Ups
+from idiolect.core.tree import Record, Tree
+from idiolect.engine import cuda_graphs as graphs
 from idiolect.methods.fedper import FedPer
-from idiolect.rounds import Simulation
-from idiolect.schedule import Stragglers
-from idiolect.tree import Record, Tree
-
-from .conftest import ENGINES, ragged_federation, simulation
-from .watched import Watched
+from idiolect.simulation.schedule import Stragglers
+from idiolect.simulation.simulation import Simulation
+from tests.conftest import ENGINES, ragged_federation, simulation
+from tests.watched import Watched
 
 METHODS = sorted(methods.REGISTRY)
 RAGGED = ragged_federation()

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from idiolect import methods, tree
-from idiolect.federation import Federation
-from idiolect.rounds import Simulation
-from idiolect.schedule import Stragglers
-
-from .conftest import ENGINES, Golden, SmallNet, assert_close, rows
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.data import Federation
+from idiolect.simulation.schedule import Stragglers
+from idiolect.simulation.simulation import Simulation
+from tests.conftest import ENGINES, Golden, SmallNet, assert_close, rows
 
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
 

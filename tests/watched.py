@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from idiolect import methods, tree
-from idiolect.federation import Federation
-from idiolect.method import Method
-from idiolect.outcome import Round
-
-from .conftest import simulation
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.method import Method
+from idiolect.data import Federation
+from idiolect.simulation.outcome import Round
+from tests.conftest import simulation
 
 
 class Watched:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from idiolect import federation
-from idiolect.flower.launch import free_port
+from idiolect import data as federation
+from idiolect.deploy.processes import free_port
 
 SITES = 3
 IDIOLECT = [sys.executable, "-m", "idiolect"]

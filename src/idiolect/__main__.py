@@ -1,6 +1,6 @@
 """`python -m idiolect`."""
 
-from idiolect.cli import app
+from idiolect.cli.app import app
 
 if __name__ == "__main__":
     app(prog_name="idiolect")

@@ -15,15 +15,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idiolect import config as settings
-from idiolect import runs
 from idiolect.engine.ranks import joined
-from idiolect.outcome import Round
-from idiolect.rounds import Simulation
-from idiolect.sweep import Sweep
-
-from ..conftest import SmallNet, ragged_federation, simulation
-from ..test_every_method import METHODS, begin, model, small
+from idiolect.runs import config as settings
+from idiolect.runs import execute as runs
+from idiolect.simulation.outcome import Round
+from idiolect.simulation.side_by_side import Sweep
+from idiolect.simulation.simulation import Simulation
+from tests.conftest import SmallNet, ragged_federation, simulation
+from tests.test_every_method import METHODS, begin, model, small
 
 ROUNDS = 3
 RUN = {"rounds": 4, "checkpoint_every": 2, "dtype": "float64", "device": "cpu"}

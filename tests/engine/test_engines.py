@@ -11,18 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect import methods, tree
-from idiolect.engine import graphs
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.local import Local, Rows
+from idiolect.core.method import cross_entropy
+from idiolect.core.net import Net
+from idiolect.core.tree import Tree
+from idiolect.data import Federation
+from idiolect.engine import cuda_graphs as graphs
 from idiolect.engine.stacked import StackedEngine
-from idiolect.engine.work import Training
-from idiolect.federation import Federation
-from idiolect.local import Local, Rows
-from idiolect.method import cross_entropy
-from idiolect.net import Net
-from idiolect.tree import Tree
-
-from ..conftest import ENGINES, SmallNet, ragged_federation, run, simulation
-from ..methods.plain import (
+from idiolect.engine.train import Training
+from tests.conftest import ENGINES, SmallNet, ragged_federation, run, simulation
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,

@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from idiolect import assemble, checkpoint, history, runs
+from idiolect.core.tree import Tree
 from idiolect.engine.ranks import CPU, Ranks, _gather, _layout, by_itself, joined, own_gpu
 from idiolect.errors import UserError
-from idiolect.tree import Tree
-
-from .ranks_program import CASES, OTHERS, resolved, solve, write_runs
+from idiolect.runs import build, checkpoint, history
+from idiolect.runs import execute as runs
+from tests.engine.ranks_program import CASES, OTHERS, resolved, solve, write_runs
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -46,7 +46,7 @@ def environment() -> dict[str, str]:
 
 def stopped(config: dict[str, Any], out: Path) -> None:
     """A run whose process vanished in round 3 of 4."""
-    sim = assemble.build(config)
+    sim = build.build(config)
     step = sim.step
 
     def dies() -> Any:
@@ -183,7 +183,7 @@ def test_a_mistake_is_said_once(tmp_path: Path) -> None:
 BREAKS = """
 import sys, os, signal
 from idiolect.engine.ranks import CPU, joined
-from idiolect.guard import stop_requests
+from idiolect.runs.guard import stop_requests
 with joined() as ranks, stop_requests():
     def work(own):
         if ranks.rank == 1:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from idiolect import methods
-from idiolect.engine import graphs
-from idiolect.method import cross_entropy
-
-from ..conftest import ENGINES, SmallNet, ragged_federation, simulation
+from idiolect.core.method import cross_entropy
+from idiolect.engine import cuda_graphs as graphs
+from tests.conftest import ENGINES, SmallNet, ragged_federation, simulation
 
 SIZES = (24, 30, 7, 40, 33, 17, 65)
 BATCH = 8

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect.federation import Federation
+from idiolect.data import Federation
 
 State = dict[str, Tensor]
 CLASSES = 3

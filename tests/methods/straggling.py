@@ -9,7 +9,19 @@ from math import e, exp
 import torch
 from torch import Tensor
 
-from .plain import BODY, CLIENTS, HEAD, START, State, angle, batches, combine, minus, sgd, vector
+from tests.methods.plain import (
+    BODY,
+    CLIENTS,
+    HEAD,
+    START,
+    State,
+    angle,
+    batches,
+    combine,
+    minus,
+    sgd,
+    vector,
+)
 
 STAGES = ((*BODY,), (*HEAD,))
 Late = Callable[[State, State, State, State, int], State]  # w0, wk, w1, wt, p -> what is averaged

@@ -8,10 +8,8 @@ import torch
 from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.methods.apfl import APFL
-
-from ..conftest import ENGINES, SmallNet, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, SmallNet, run
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -25,6 +23,7 @@ from .plain import (
     share,
     vector,
 )
+from tests.watched import Watched
 
 
 def mixture(alpha: float, v: dict, w: dict) -> dict:

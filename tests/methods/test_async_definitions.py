@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from idiolect import methods
-from idiolect.method import Server, Ups
-from idiolect.rounds import Simulation
-from idiolect.schedule import Participation, Stragglers, Turn, make
-
-from ..conftest import simulation
-from ..watched import Watched
-from .plain import CLIENTS, NET, TINY, assert_same, combine, model_with, sgd
+from idiolect.core.method import Server, Ups
+from idiolect.simulation.schedule import Participation, Stragglers, Turn, make
+from idiolect.simulation.simulation import Simulation
+from tests.conftest import simulation
+from tests.methods.plain import CLIENTS, NET, TINY, assert_same, combine, model_with, sgd
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full"}
 ONE_STEP = {**FULL, "steps": 1}

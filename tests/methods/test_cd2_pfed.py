@@ -7,13 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from idiolect import methods, tree
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.net import Net
 from idiolect.errors import UserError
-from idiolect.net import Net
-
-from ..conftest import ENGINES, SmallNet, ragged_federation, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, SmallNet, ragged_federation, run
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -27,6 +26,7 @@ from .plain import (
     seeded,
     share,
 )
+from tests.watched import Watched
 
 STEP = {"lr": 0.2, "batch_size": 4}
 NOW = {"name": "cd2_pfed", "growth_rounds": 0, **STEP}

@@ -10,10 +10,19 @@ import torch
 from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.methods.cfl import bipartition
-
-from ..conftest import ENGINES, simulation
-from ..watched import Watched
-from .plain import NET, TINY, Client, assert_same, combine, differ, federate, minus, vector
+from tests.conftest import ENGINES, simulation
+from tests.methods.plain import (
+    NET,
+    TINY,
+    Client,
+    assert_same,
+    combine,
+    differ,
+    federate,
+    minus,
+    vector,
+)
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "epochs": 2}
 ALWAYS = {"name": "cfl", "eps1": 1e9, "eps2": 0.0, "first_split": 0, **FULL}

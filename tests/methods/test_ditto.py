@@ -5,13 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
-from idiolect import methods, tree
+from idiolect import methods
+from idiolect.core import tree
 from idiolect.errors import UserError
 from idiolect.methods.ditto import Ditto
-
-from ..conftest import ENGINES, Golden, SmallNet, assert_close, run
-from ..watched import Watched
-from .plain import CLIENTS, NET, START, TINY, assert_same, combine, differ, gradient, sgd, share
+from tests.conftest import ENGINES, Golden, SmallNet, assert_close, run
+from tests.methods.plain import (
+    CLIENTS,
+    NET,
+    START,
+    TINY,
+    assert_same,
+    combine,
+    differ,
+    gradient,
+    sgd,
+    share,
+)
+from tests.watched import Watched
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,10 +7,8 @@ import torch
 
 from idiolect import methods
 from idiolect.errors import UserError
-
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES
+from tests.methods.plain import (
     CLIENTS,
     HEAD,
     NET,
@@ -23,6 +21,7 @@ from .plain import (
     sgd,
     share,
 )
+from tests.watched import Watched
 
 FULL = {"name": "fedala", "lr": 0.2, "batch_size": "full", "epochs": 2}
 EVERYTHING = {"data_share": 1.0}

@@ -11,10 +11,8 @@ import torch.nn.functional as F
 from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.methods.fedamp import FedAMP
-
-from ..conftest import ENGINES, rows
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, rows
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -28,6 +26,7 @@ from .plain import (
     model_with,
     vector,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "epochs": 2}
 

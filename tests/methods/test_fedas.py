@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect import methods, tree
-from idiolect.method import Server, Ups, cross_entropy
-from idiolect.net import Net
-
-from ..conftest import ENGINES, simulation
-from ..watched import Watched
-from .plain import (
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.method import Server, Ups, cross_entropy
+from idiolect.core.net import Net
+from tests.conftest import ENGINES, simulation
+from tests.methods.plain import (
     BODY,
     CLIENTS,
     HEAD,
@@ -41,6 +40,7 @@ from .plain import (
     share,
     vector,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "epochs": 1, "align_lr": 0.3}
 FIXED = {**FULL, "batch_size": 4, "order": "fixed"}

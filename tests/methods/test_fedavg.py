@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from idiolect import methods
-from idiolect.schedule import Stragglers
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from idiolect.simulation.schedule import Stragglers
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -30,6 +28,7 @@ from .plain import (
     sgd,
     share,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full"}
 FIXED = {"lr": 0.2, "batch_size": 4, "order": "fixed"}

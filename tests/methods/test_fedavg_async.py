@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from idiolect import methods
-from idiolect.schedule import Clock, Stragglers
-
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import (
+from idiolect.simulation.schedule import Clock, Stragglers
+from tests.conftest import ENGINES
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -22,7 +20,8 @@ from .plain import (
     seeded,
     sgd,
 )
-from .straggling import Straggling
+from tests.methods.straggling import Straggling
+from tests.watched import Watched
 
 FIXED = {"lr": 0.2, "batch_size": 4, "steps": 2, "order": "fixed"}
 CODE = ("TUB", "T.UB", "B", "B")

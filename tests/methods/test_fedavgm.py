@@ -6,10 +6,9 @@ import pytest
 
 from idiolect import methods
 from idiolect.errors import UserError
-
-from ..conftest import ENGINES, SmallNet, run
-from ..watched import Watched
-from .plain import CLIENTS, NET, START, TINY, assert_same, combine, minus, sgd, share
+from tests.conftest import ENGINES, SmallNet, run
+from tests.methods.plain import CLIENTS, NET, START, TINY, assert_same, combine, minus, sgd, share
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full"}
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from idiolect import methods, tree
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import CLIENTS, NET, TINY, NormNet, assert_same, combine, differ, seeded, share
+from idiolect import methods
+from idiolect.core import tree
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
+    CLIENTS,
+    NET,
+    TINY,
+    NormNet,
+    assert_same,
+    combine,
+    differ,
+    seeded,
+    share,
+)
+from tests.watched import Watched
 
 STEP = {"lr": 0.2, "batch_size": 4}
 NORM = ("body.1.weight", "body.1.bias", "body.1.running_mean", "body.1.running_var")

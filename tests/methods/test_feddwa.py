@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from idiolect import methods, tree
-from idiolect.method import Server, Ups
-from idiolect.net import Net
-
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import (
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.method import Server, Ups
+from idiolect.core.net import Net
+from tests.conftest import ENGINES
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -34,6 +33,7 @@ from .plain import (
     sgd,
     vector,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full"}
 FIXED = {"lr": 0.2, "batch_size": 4, "order": "fixed"}

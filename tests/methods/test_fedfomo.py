@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from idiolect import methods
+from idiolect.core.method import Server
 from idiolect.errors import UserError
-from idiolect.method import Server
-from idiolect.methods import holdout
 from idiolect.methods.fedfomo import FedFomo
-
-from ..conftest import ENGINES, simulation
-from ..watched import Watched
-from .plain import (
+from idiolect.methods.shared import holdout
+from tests.conftest import ENGINES, simulation
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -29,6 +27,7 @@ from .plain import (
     sgd,
     vector,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "epochs": 2}
 ALL = {"name": "fedfomo", "models": 3, "val_share": 0.0, **FULL}

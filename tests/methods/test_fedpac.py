@@ -11,15 +11,14 @@ import torch.nn.functional as F
 from scipy.optimize import nnls
 from torch import Tensor, nn
 
-from idiolect import methods, tree
-from idiolect.method import Server, Ups
-from idiolect.methods import simplex as simplexes
-from idiolect.methods.simplex import combination, simplex
-from idiolect.net import Net
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.method import Server, Ups
+from idiolect.core.net import Net
+from idiolect.methods.shared import simplex as simplexes
+from idiolect.methods.shared.simplex import combination, simplex
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     BODY,
     CLASSES,
     CLIENTS,
@@ -37,6 +36,7 @@ from .plain import (
     sgd,
     share,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "momentum": 0.0, "weight_decay": 0.0, "epochs": 1}
 SPEC = {"name": "fedpac", "head_lr": 0.3, "lam": 0.7, **FULL}

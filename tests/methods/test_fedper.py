@@ -6,10 +6,8 @@ import pytest
 
 from idiolect import methods
 from idiolect.errors import UserError
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     BODY,
     CLIENTS,
     HEAD,
@@ -26,6 +24,7 @@ from .plain import (
     sgd,
     share,
 )
+from tests.watched import Watched
 
 FIXED = {"lr": 0.2, "batch_size": 4, "order": "fixed"}
 EVERYONE = [[0, 1, 2, 3]] * 3

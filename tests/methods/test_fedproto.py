@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.methods.fedproto import NEVER
-from idiolect.methods.prototypes import class_average
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from idiolect.methods.shared.prototypes import class_average
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     CLASSES,
     CLIENTS,
     NET,
@@ -28,6 +26,7 @@ from .plain import (
     federate,
     model_with,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "momentum": 0.0}
 

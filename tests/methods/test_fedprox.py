@@ -10,10 +10,20 @@ import torch
 from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.methods.fedprox import FedProx, proximal
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import CLIENTS, NET, START, TINY, assert_same, batches, combine, differ, gradient, share
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
+    CLIENTS,
+    NET,
+    START,
+    TINY,
+    assert_same,
+    batches,
+    combine,
+    differ,
+    gradient,
+    share,
+)
+from tests.watched import Watched
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -9,10 +9,8 @@ import torch
 
 from idiolect import methods
 from idiolect.errors import UserError
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     BODY,
     CLIENTS,
     HEAD,
@@ -28,6 +26,7 @@ from .plain import (
     sgd,
     share,
 )
+from tests.watched import Watched
 
 BASIC = {"name": "fedrecon", "tau": 4, "beta": 0.3, "rho": 0.2, "server": "sgd"}
 EVERYTHING = {"head_init": "start"}

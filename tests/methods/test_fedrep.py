@@ -7,10 +7,8 @@ import torch
 from torch import nn
 
 from idiolect import methods
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     BODY,
     CLIENTS,
     HEAD,
@@ -24,6 +22,7 @@ from .plain import (
     sgd,
     share,
 )
+from tests.watched import Watched
 
 FIXED = {"lr": 0.2, "batch_size": 4, "momentum": 0.5, "order": "fixed"}
 

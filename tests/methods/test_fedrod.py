@@ -8,11 +8,9 @@ import torch.nn.functional as F
 
 from idiolect import methods
 from idiolect.methods.fedrod import OWN
-from idiolect.methods.hypernetwork import generate, unprefixed
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from idiolect.methods.shared.hypernetwork import generate, unprefixed
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     BODY,
     CLASSES,
     CLIENTS,
@@ -29,6 +27,7 @@ from .plain import (
     model_with,
     share,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "epochs": 1}
 HYPER = {"name": "fedrod", "head": "hyper", "hidden": 6, **FULL}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from idiolect import methods
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import CLIENTS, NET, START, TINY, assert_same, combine, differ, sgd
+from tests.conftest import ENGINES, run
+from tests.methods.plain import CLIENTS, NET, START, TINY, assert_same, combine, differ, sgd
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "weight_decay": 0.01}
 

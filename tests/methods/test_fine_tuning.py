@@ -7,16 +7,16 @@ from dataclasses import fields
 import pytest
 import torch
 
-from idiolect import methods, tree
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.method import Method
 from idiolect.errors import UserError
-from idiolect.method import Method
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fine_tuning import fine_tuned
-from idiolect.schedule import Stragglers
-
-from ..conftest import ENGINES, SmallNet, run, simulation
-from ..watched import Watched
-from .plain import CLIENTS, NET, TINY, assert_same, batches, differ, federate, sgd
+from idiolect.simulation.schedule import Stragglers
+from tests.conftest import ENGINES, SmallNet, run, simulation
+from tests.methods.plain import CLIENTS, NET, TINY, assert_same, batches, differ, federate, sgd
+from tests.watched import Watched
 
 TRAIN = {"lr": 0.2, "batch_size": 3}
 TUNE = {"ft_lr": 0.1, "ft_batch_size": "full", "ft_weight_decay": 0.01}

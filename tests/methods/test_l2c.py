@@ -9,10 +9,8 @@ from torch.func import functional_call
 
 from idiolect import methods
 from idiolect.errors import UserError
-
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -24,6 +22,7 @@ from .plain import (
     minus,
     sgd,
 )
+from tests.watched import Watched
 
 FULL = {"name": "l2c", "lr": 0.2, "batch_size": "full", "epochs": 2, "val_share": 0.0}
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 import pytest
 
 from idiolect import methods
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import BODY, CLIENTS, HEAD, NET, START, TINY, assert_same, combine, differ, sgd, share
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
+    BODY,
+    CLIENTS,
+    HEAD,
+    NET,
+    START,
+    TINY,
+    assert_same,
+    combine,
+    differ,
+    sgd,
+    share,
+)
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "momentum": 0.5, "epochs": 2}
 

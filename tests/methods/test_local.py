@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import CLIENTS, NET, START, TINY, NormNet, assert_same, batches, model_with, seeded, sgd
+from tests.conftest import ENGINES
+from tests.methods.plain import (
+    CLIENTS,
+    NET,
+    START,
+    TINY,
+    NormNet,
+    assert_same,
+    batches,
+    model_with,
+    seeded,
+    sgd,
+)
+from tests.watched import Watched
 
 FIXED = {"lr": 0.2, "batch_size": 4, "order": "fixed"}
 

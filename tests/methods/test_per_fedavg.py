@@ -10,10 +10,8 @@ from torch.func import functional_call
 
 from idiolect import methods
 from idiolect.errors import UserError
-
-from ..conftest import ENGINES, SmallNet, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, SmallNet, run
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -29,6 +27,7 @@ from .plain import (
     sgd,
     share,
 )
+from tests.watched import Watched
 
 ALPHA, BETA = 0.3, 0.2
 LARGE = draw_clients((12, 18, 7, 24))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from idiolect.schedule import Stragglers
-
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import CLIENTS, NET, START, TINY, assert_same, combine, sgd, share
+from idiolect.simulation.schedule import Stragglers
+from tests.conftest import ENGINES
+from tests.methods.plain import CLIENTS, NET, START, TINY, assert_same, combine, sgd, share
+from tests.watched import Watched
 
 METHOD = {"name": "per_fedavg_async", "lr": 0.2, "batch_size": "full", "steps": 2}
 

@@ -7,10 +7,20 @@ import pytest
 from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.methods.pfedme import PFedMe
-
-from ..conftest import ENGINES, SmallNet, run
-from ..watched import Watched
-from .plain import CLIENTS, NET, START, TINY, assert_same, batches, combine, differ, gradient, share
+from tests.conftest import ENGINES, SmallNet, run
+from tests.methods.plain import (
+    CLIENTS,
+    NET,
+    START,
+    TINY,
+    assert_same,
+    batches,
+    combine,
+    differ,
+    gradient,
+    share,
+)
+from tests.watched import Watched
 
 
 @pytest.mark.parametrize("engine", ENGINES)

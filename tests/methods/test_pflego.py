@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect import methods, tree
+from idiolect import methods
+from idiolect.core import tree
 from idiolect.errors import UserError
-
-from ..conftest import ENGINES, run, simulation
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, run, simulation
+from tests.methods.plain import (
     BODY,
     CLASSES,
     CLIENTS,
@@ -34,6 +33,7 @@ from .plain import (
     seeded,
     share,
 )
+from tests.watched import Watched
 
 SGD = {"server": "sgd", "rho": 0.3, "beta": 0.2, "head_init": "start"}
 OWN = [sorted(set(c.y.tolist())) for c in CLIENTS]  # the classes each client has

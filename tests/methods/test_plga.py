@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from idiolect import methods
-from idiolect.net import Net
-from idiolect.schedule import Stragglers
-
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import NET, START, TINY, NormNet, assert_same, differ, seeded
-from .straggling import Leap, St, Straggling
+from idiolect.core.net import Net
+from idiolect.simulation.schedule import Stragglers
+from tests.conftest import ENGINES
+from tests.methods.plain import NET, START, TINY, NormNet, assert_same, differ, seeded
+from tests.methods.straggling import Leap, St, Straggling
+from tests.watched import Watched
 
 FIXED = {"lr": 0.2, "batch_size": 4, "steps": 2, "order": "fixed"}
 CODE = ("TUB", "T.UB", "B", "B")

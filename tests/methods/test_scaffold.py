@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from idiolect import methods
-
-from ..conftest import ENGINES, Golden, SmallNet, assert_close, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, Golden, SmallNet, assert_close, run
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -23,6 +21,7 @@ from .plain import (
     gradient,
     minus,
 )
+from tests.watched import Watched
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,13 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from idiolect import methods
+from idiolect.core.method import Ups
 from idiolect.errors import UserError
-from idiolect.method import Ups
 from idiolect.methods.sfl import SFL
-
-from ..conftest import ENGINES
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES
+from tests.methods.plain import (
     CLIENTS,
     NET,
     START,
@@ -28,6 +26,7 @@ from .plain import (
     model_with,
     vector,
 )
+from tests.watched import Watched
 
 FULL = {"name": "sfl", "lr": 0.2, "batch_size": "full", "epochs": 2}
 

@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from idiolect import methods, tree
+from idiolect import methods
+from idiolect.core import tree
+from idiolect.core.method import Server, Ups
+from idiolect.core.net import Net
 from idiolect.errors import UserError
-from idiolect.method import Server, Ups
-from idiolect.net import Net
-
-from ..conftest import ENGINES, run
-from ..watched import Watched
-from .plain import (
+from tests.conftest import ENGINES, run
+from tests.methods.plain import (
     BODY,
     CLIENTS,
     HEAD,
@@ -39,6 +38,7 @@ from .plain import (
     share,
     vector,
 )
+from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "weight_decay": 0.0}
 EVERY_TENSOR = [(n,) for n in START]

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect import start
-from idiolect.bench import headline, job, peers, rounds, scale, seeds, tax
+from idiolect.bench import headline, job, peers, scale, seeds, tax
+from idiolect.bench import round_time as rounds
 from idiolect.bench.job import Job, Row
-from idiolect.environment import machine
+from idiolect.engine import select
 from idiolect.errors import UserError, did_you_mean
+from idiolect.runs.environment import machine
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def run(
     """
     if name not in BENCHMARKS:
         raise did_you_mean(name, BENCHMARKS, "benchmark")
-    device, benchmark = start.device(device).type, BENCHMARKS[name]
+    device, benchmark = select.device(device).type, BENCHMARKS[name]
     about = {"name": name, "what": benchmark.what, "quick": quick}
     result: dict[str, Any] = about | {"rows": [], "machine": machine(device)}
     if benchmark.jobs is None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 
 from idiolect.bench.job import Job, Row, pooled, random_federation, wait
-from idiolect.federation import Federation, build
+from idiolect.data import Federation, build
 
 
 def headline_jobs(quick: bool, device: str = "cpu") -> list[Job]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from idiolect import methods, models
-from idiolect.federation import Federation
-from idiolect.federation.splits import split
-from idiolect.federation.table import Table
-from idiolect.outcome import Round
-from idiolect.rounds import Simulation
+from idiolect.data import Federation
+from idiolect.data.pool import Table
+from idiolect.data.splits import split
+from idiolect.simulation.outcome import Round
+from idiolect.simulation.simulation import Simulation
 
 Row = dict[str, Any]
 

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from idiolect.bench.job import Job, Row
-from idiolect.environment import revision
+from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
-from idiolect.federation import Federation
+from idiolect.runs.environment import revision
 
 CHILD = Path(__file__).with_name("child.py")
 

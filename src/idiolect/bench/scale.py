@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from idiolect import tree
 from idiolect.bench.job import Job, Row, measure, median_time, random_federation
-from idiolect.methods.simplex import combination
+from idiolect.core import tree
+from idiolect.methods.shared.simplex import combination
 
 
 def scale(device: str, quick: bool) -> list[Row]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from idiolect.bench.job import Job, Row, median_time, random_federation
-from idiolect.bench.rounds import pfllib_jobs
-from idiolect.sweep import Sweep
+from idiolect.bench.round_time import pfllib_jobs
+from idiolect.simulation.side_by_side import Sweep
 
 SEEDS = (0, 1, 2)
 

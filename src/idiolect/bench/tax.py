@@ -18,7 +18,7 @@ from idiolect.bench.job import (
     random_federation,
     random_table,
 )
-from idiolect.federation import Federation
+from idiolect.data import Federation
 
 BATCH = 16
 

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from idiolect import keys
-from idiolect.engine.base import EVAL_BATCH, DataLocal, Engine
-from idiolect.engine.crew import Nets
-from idiolect.engine.data import Part
-from idiolect.local import Coupled, Order, Plan, Rows, Sgd
-from idiolect.method import Loss
-from idiolect.net import Net
-from idiolect.tree import Tree
+from idiolect.core import rng
+from idiolect.core.local import Coupled, Order, Plan, Rows, Sgd
+from idiolect.core.method import Loss
+from idiolect.core.net import Net
+from idiolect.core.tree import Tree
+from idiolect.engine.engine import EVAL_BATCH, DataLocal, Engine
+from idiolect.engine.samples import Part
+from idiolect.engine.threads import Nets
 
 
 class LoopLocal(DataLocal):
@@ -179,7 +179,7 @@ class dropout_seed:
         self._fork = torch.random.fork_rng(devices, enabled=local.train_net.draws)
         self._device, self._draws = device, local.train_net.draws
         seed, client = local.keys[0]
-        self._seed = keys.torch_seed(seed, f"dropout/{purpose}", client, local.round)
+        self._seed = rng.torch_seed(seed, f"dropout/{purpose}", client, local.round)
 
     def __enter__(self) -> None:
         self._fork.__enter__()

@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.tree import Record, Tree
 from idiolect.errors import UserError
-from idiolect.tree import Record, Tree
 
 Answer = TypeVar("Answer")
 Layout = dict[str, tuple[str, list[int]]]  # of each leaf: dtype, and shape without the client axis

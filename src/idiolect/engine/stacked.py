@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idiolect import memory, tree
+from idiolect.core import memory, tree
+from idiolect.core.net import Net
+from idiolect.core.tree import Record, Tree
 from idiolect.engine import layers
-from idiolect.engine.base import EVAL_BATCH, Engine
-from idiolect.engine.crew import Crew, Done, Nets
-from idiolect.engine.data import Part, Window
-from idiolect.engine.graphs import Graphs
+from idiolect.engine.cuda_graphs import Graphs
+from idiolect.engine.engine import EVAL_BATCH, Engine
 from idiolect.engine.layers import conv
-from idiolect.engine.stack import StackedLocal
-from idiolect.engine.work import take
-from idiolect.net import Net
-from idiolect.tree import Record, Tree
+from idiolect.engine.samples import Part, Window
+from idiolect.engine.stacked_local import StackedLocal
+from idiolect.engine.threads import Crew, Done, Nets
+from idiolect.engine.train import take
 
 LARGE = 32 << 10  # bytes that one sample leaves for the backward pass
 REMEMBERED = 8  # sets of clients whose test batches are kept

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect import memory
+from idiolect.core import memory
 
 WIDE = 512  # batches wider than this share a step only with batches of similar size
 FILL = 0.7  # … at least this share of the widest

@@ -7,8 +7,8 @@ from dataclasses import Field, fields
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from idiolect.core.method import Method
 from idiolect.errors import UserError, did_you_mean
-from idiolect.method import Method
 from idiolect.methods.fine_tuning import SUFFIX, fine_tuned
 
 FILES = (

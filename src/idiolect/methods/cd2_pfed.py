@@ -22,14 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 def cyclic_distillation(

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, hyper
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.net import Net
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

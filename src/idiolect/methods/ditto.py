@@ -16,14 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Record, Tree, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import proximal
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
+    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Record, Tree, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, Tree, hyper
-from idiolect.methods import holdout
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.shared import holdout
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 def mixed(own: Tree, theirs: Tree, weight: Tree) -> Tree:

@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
 from idiolect.methods.fedprox import proximal
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

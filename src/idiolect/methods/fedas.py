@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
-from idiolect.method import Down, Ids, Server, SgdMethod, Ups, cross_entropy, features, hyper
-from idiolect.tree import Record, Tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Server, SgdMethod, Ups, cross_entropy, features, hyper
+from idiolect.core.tree import Record, Tree
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 def match_sample(net: Net, params: Tree, x: Tensor, y: Tensor, target: Tensor) -> Tensor:

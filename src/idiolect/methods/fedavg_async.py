@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
-from idiolect.method import Record, Server, Tree, Ups, hyper
+from idiolect.core import tree
+from idiolect.core.method import Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
+    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)

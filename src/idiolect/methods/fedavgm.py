@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Record, Server, Tree, Ups, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.net import Net
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Record, Server, Tree, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, Server, Tree, hyper
 from idiolect.methods.fedper import FedPer
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

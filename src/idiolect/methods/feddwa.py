@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
-from idiolect.method import (
+from idiolect.core import tree
+from idiolect.core.method import (
     Down,
     Ids,
     Record,
@@ -33,8 +33,8 @@ from idiolect.method import (
 )
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 EPS = 1e-12
 

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
-from idiolect.methods import holdout
+from idiolect.methods.shared import holdout
 
 if TYPE_CHECKING:
-    from idiolect.local import Local, Rows
-    from idiolect.net import Net
+    from idiolect.core.local import Local, Rows
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

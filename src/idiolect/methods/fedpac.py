@@ -23,15 +23,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import (
+    Down,
+    Ids,
+    Record,
+    Server,
+    SgdMethod,
+    Table,
+    Tree,
+    Ups,
+    features,
+    hyper,
+)
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, features, hyper
-from idiolect.methods.prototypes import aligned, class_average
-from idiolect.methods.simplex import combination
+from idiolect.methods.shared.prototypes import aligned, class_average
+from idiolect.methods.shared.simplex import combination
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

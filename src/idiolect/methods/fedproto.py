@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
 from idiolect.methods.local import LocalOnly
-from idiolect.methods.prototypes import aligned, class_average
+from idiolect.methods.shared.prototypes import aligned, class_average
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 NEVER = -1e9  # bias of a class without prototype
 

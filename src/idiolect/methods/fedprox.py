@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Record, Tree, cross_entropy, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, Tree, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 def proximal(

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
-from idiolect.methods import holdout
 from idiolect.methods.pflego import PFLEGO, head_loss
+from idiolect.methods.shared import holdout
 
 if TYPE_CHECKING:
-    from idiolect.local import Local, Rows
-    from idiolect.net import Net
+    from idiolect.core.local import Local, Rows
+    from idiolect.core.net import Net
 
 
 def weighted_head_loss(net: Net, params: Tree, h: Tensor, y: Tensor, weight: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Record, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, hyper
 from idiolect.methods.fedper import FedPer
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
+    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Loss, Record, Server, Tree, Ups, hyper
 from idiolect.errors import UserError
-from idiolect.method import Down, Ids, Loss, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
-from idiolect.methods.hypernetwork import generate, hypernetwork, unprefixed
+from idiolect.methods.shared.hypernetwork import generate, hypernetwork, unprefixed
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 FLOOR = 1e-8
 OWN = "personal."  # prefix of leaves beside the module's own

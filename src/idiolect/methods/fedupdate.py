@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from idiolect.core.method import Record, Tree, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
+    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)

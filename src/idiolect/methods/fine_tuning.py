@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal, cast
 
+from idiolect.core.method import Method, Tree, cross_entropy, hyper
 from idiolect.errors import UserError
-from idiolect.method import Method, Tree, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import FedProx
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
+    from idiolect.core.local import Local
 
 SUFFIX = "_ft"
 

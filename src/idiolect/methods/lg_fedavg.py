@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from idiolect.method import hyper
+from idiolect.core.method import hyper
 from idiolect.methods.fedper import FedPer
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from idiolect.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups
+from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from idiolect.method import Record, Server, Table, Tree, Ups
+from idiolect.core.method import Record, Server, Table, Tree, Ups
 from idiolect.methods.fedavg_async import FedAvgAsync
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

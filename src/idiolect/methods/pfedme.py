@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from idiolect import tree
+from idiolect.core import tree
+from idiolect.core.method import Record, Server, Tree, Ups, hyper
 from idiolect.errors import UserError
-from idiolect.method import Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import proximal
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 def moreau(net: Net, params: Tree, x: Tensor, y: Tensor, lam: Tensor, step: Tensor) -> Tensor:

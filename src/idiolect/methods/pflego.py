@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idiolect import tree
-from idiolect.method import Down, Ids, Method, Server, Ups, cross_entropy, features, hyper
-from idiolect.methods.adam import adam
-from idiolect.tree import Record, Tree
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Method, Server, Ups, cross_entropy, features, hyper
+from idiolect.core.tree import Record, Tree
+from idiolect.methods.shared.adam import adam
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 NEVER = -1e9  # bias of classes a client does not have
 

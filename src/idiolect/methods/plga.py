@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from idiolect import tree
-from idiolect.method import Record, Tree
+from idiolect.core import tree
+from idiolect.core.method import Record, Tree
 from idiolect.methods.lga import LGA
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
-from idiolect.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
+from idiolect.core import tree
+from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 
 def corrected(net: Net, params: Tree, x: Tensor, y: Tensor, correction: Tree) -> Tensor:

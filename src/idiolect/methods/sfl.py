@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from idiolect import tree
-from idiolect.errors import UserError
-from idiolect.method import (
+from idiolect.core import tree
+from idiolect.core.method import (
     Down,
     Ids,
     Record,
@@ -37,10 +36,11 @@ from idiolect.method import (
     cross_entropy,
     hyper,
 )
+from idiolect.errors import UserError
 
 if TYPE_CHECKING:
-    from idiolect.local import Local
-    from idiolect.net import Net
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
 
 EPS = 1e-6  # a distance of zero has no slope
 

@@ -15,9 +15,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from idiolect import tree
-from idiolect.method import Server, Tree, Ups, hyper
-from idiolect.methods import sngs
+from idiolect.core import tree
+from idiolect.core.method import Server, Tree, Ups, hyper
+from idiolect.methods.shared import sngs
 from idiolect.methods.spfl import SPFL
 
 

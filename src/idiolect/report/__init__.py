@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from idiolect import atomic
+from idiolect.core import files
+from idiolect.errors import UserError
 from idiolect.report.load import Run, find, load
 from idiolect.report.tables import Row, as_csv, latex, markdown, rows, terminal
 
-__all__ = ["Row", "Run", "find", "html", "load", "render", "rows", "terminal", "write"]
+__all__ = ["Row", "Run", "find", "html", "load", "render", "rows", "terminal", "write", "write_all"]
 
 
 def html(found: Sequence[Run], title: str | None = None) -> str:
@@ -32,4 +33,18 @@ def render(found: Sequence[Run], form: str) -> str:
 
 def write(found: Sequence[Run], path: Path, form: str, title: str | None = None) -> None:
     text = html(found, title) if form == "html" else render(found, form)
-    atomic.write_text(path, text)
+    files.write_text(path, text)
+
+
+def write_all(
+    found: Sequence[Run], out: Path, note: Callable[[str], None], title: str | None = None
+) -> Path | None:
+    """compare.csv, compare.md and report.html in `out`; the page's path if it was written."""
+    for form in ("csv", "md"):
+        write(found, out / f"compare.{form}", form)
+    try:
+        write(found, out / "report.html", "html", title)
+    except UserError as error:
+        note(f"report.html was skipped: {error}")
+        return None
+    return out / "report.html"

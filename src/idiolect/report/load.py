@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from idiolect import runs
 from idiolect.errors import UserError
-from idiolect.history import ClientLog, MatrixLog
+from idiolect.runs import execute as runs
+from idiolect.runs.history import ClientLog, MatrixLog
 
 
 @dataclass(frozen=True)

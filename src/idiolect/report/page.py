@@ -8,11 +8,11 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from idiolect import config as settings
 from idiolect.errors import UserError
 from idiolect.report import plots
 from idiolect.report.load import Run
 from idiolect.report.tables import COLUMNS, Group, Row, cells, groups, rows
+from idiolect.runs import config as settings
 
 MATRICES_SHOWN = 4  # per method; the rest is in matrices.safetensors
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import evaluate
 from idiolect.report.load import Run
 from idiolect.report.tables import Group, reference
+from idiolect.simulation import metrics
 
 Figure = dict[str, Any]
 
@@ -43,7 +43,7 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
         gains: list[tuple[float, str]] = []
         for run in group.runs:
             local = reference(run, found)
-            gain = evaluate.gain(run.table, local.table) if local else None
+            gain = metrics.gain(run.table, local.table) if local else None
             if gain:
                 pairs = zip(gain["per_client"], gain["clients"], strict=True)
                 gains += [(100 * value, f"client {k}, seed {run.seed}") for value, k in pairs]
@@ -70,10 +70,10 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
         x, y, who = [], [], []
         for run in group.runs:
             local = reference(run, found)
-            if local is None or evaluate.gain(run.table, local.table) is None:
+            if local is None or metrics.gain(run.table, local.table) is None:
                 continue
-            theirs = evaluate.client_accuracy(local.table)
-            for client, (value, size) in evaluate.client_accuracy(run.table).items():
+            theirs = metrics.client_accuracy(local.table)
+            for client, (value, size) in metrics.client_accuracy(run.table).items():
                 x.append(round(100 * theirs[client][0], 2))
                 y.append(round(100 * value, 2))
                 who.append(f"client {client}, seed {run.seed}, {size} test samples")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from idiolect import config as settings
-from idiolect import evaluate
 from idiolect.report.load import Run
+from idiolect.runs import config as settings
+from idiolect.simulation import metrics
 
 Row = dict[str, Any]
 
@@ -104,7 +104,7 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
     for run in group.runs:
         local = reference(run, found)
         if local is not None:
-            gains.append(evaluate.gain(run.table, local.table))
+            gains.append(metrics.gain(run.table, local.table))
     known = [gain for gain in gains if gain is not None]
     accuracies = [stats["mean"] for stats in last if stats["mean"] is not None]
     paces = [run.summary["seconds"] / max(1, run.summary["rounds"]) for run in group.runs]

@@ -10,7 +10,7 @@ from torch import nn
 from idiolect.engine.layers.conv import Conv2d
 from idiolect.engine.layers.linear import Linear
 from idiolect.engine.layers.pool import MaxPool2d
-from idiolect.engine.layers.stacked import fused
+from idiolect.engine.layers.stack_function import fused
 
 
 def install(module: nn.Module, device: torch.device) -> None:

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
-from idiolect.engine.layers.choices import CHOICES, about
-from idiolect.engine.layers.stacked import Stacked, fused, precision
+from idiolect.engine.layers.autotune import CHOICES, about
+from idiolect.engine.layers.stack_function import Stacked, fused, precision
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
 

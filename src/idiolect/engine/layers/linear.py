@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idiolect.engine.layers.choices import CHOICES, about
-from idiolect.engine.layers.stacked import Stacked, fused, precision
+from idiolect.engine.layers.autotune import CHOICES, about
+from idiolect.engine.layers.stack_function import Stacked, fused, precision
 
 SKINNY = 64  # samples from which our kernel is not tried
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from idiolect.engine.layers.stacked import fused
+from idiolect.engine.layers.stack_function import fused
 
 
 class MaxPool2d(nn.MaxPool2d):

@@ -1,0 +1,72 @@
+"""Whole rounds, evaluation of all clients included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from idiolect.bench.job import Job, dirichlet, random_federation, random_table
+from idiolect.data import datasets
+from idiolect.data.pool import Table
+
+
+def pfllib_jobs(quick: bool, device: str = "cpu") -> list[Job]:
+    """20 clients of 596 to 4,768 random samples, 59,621 in all, three quarters for training."""
+    sizes = uneven(6, 24, 36) if quick else uneven(20, 596, 4768)
+    federation = random_federation(sizes, (3, 32, 32), train_share=0.75)
+    settings = {"lr": 0.005, "epochs": 1 if quick else 5, "batch_size": 16}
+    count = 1 if quick else 3
+    theirs = {
+        "fedavg": ("pfllib", "FedAvg"),
+        "fedper": ("pfllib", "FedPer"),
+        "fedas": ("fedas", "FedAS"),
+    }
+    jobs = [
+        Job({"method": name}, {"name": name, **settings}, federation, rounds=count, peer=peer)
+        for name, peer in theirs.items()
+    ]
+    if device == "cuda":  # what PyTorch does in convolutions unless told otherwise
+        jobs += [
+            replace(one, label={"method": f"{name}, tf32"}, options={"dtype": "tf32"}, peer=None)
+            for name, one in zip(theirs, jobs, strict=True)
+            if name != "fedper"
+        ]
+    return jobs
+
+
+def uneven(clients: int, smallest: int, largest: int) -> np.ndarray:
+    """Sizes spread as those of a Dir(0.1) split of CIFAR-10."""
+    place = np.linspace(0, 1, clients) ** 0.7355
+    return (smallest + (largest - smallest) * place).astype(int)
+
+
+def cpu_jobs(quick: bool, device: str = "cpu", share: float = 1.0) -> list[Job]:
+    """All 70,000 samples of MNIST over 20 clients, a quarter of each client's for testing.
+
+    Random samples of that shape where there is no MNIST, and in the quick form.
+    """
+    table = _mnist(quick)
+    data = "random" if table.where == "random" else "mnist"
+    keep = slice(int((0.01 if quick else share) * len(table)))
+    federation = dirichlet(
+        Table(table.x[keep], table.y[keep], table.part[keep], 10, mean=(0.5,), std=(0.5,))
+    )
+    return [
+        Job(
+            {"data": data, "batch": batch},
+            {"name": "fedavg", "lr": 0.005, "batch_size": batch},
+            federation,
+            rounds=1,
+            engines=("loop", "stacked"),
+            peer=("pfllib", "FedAvg"),
+            peer_rounds=1,
+        )
+        for batch in (32 if quick else 128, 10)
+    ]
+
+
+def _mnist(quick: bool) -> Table:
+    if quick or datasets.source({"name": "mnist"}).find() is None:
+        return random_table(70_000, (1, 28, 28))
+    return datasets.load({"name": "mnist"})

@@ -1,0 +1,61 @@
+"""`idiolect data …`: which datasets are here, and how a split of one looks."""
+
+from typing import Annotated, Any
+
+import typer
+
+from idiolect.cli import screen
+from idiolect.cli.options import Clients, Json, Seed, Set, Split, examples, flags_of
+
+data_app = typer.Typer(
+    help="Datasets: what there is, where it lies, how a split looks.", no_args_is_help=True
+)
+
+
+@data_app.command("list", epilog=examples("idiolect data list", "idiolect data list --json"))
+def data_list(as_json: Json = False) -> None:
+    """Every dataset, and where it was found."""
+    from idiolect.cli import catalogue
+
+    screen.print_entries("datasets", catalogue.datasets(), as_json)
+
+
+@data_app.command("get", epilog=examples("idiolect data get mnist"))
+def data_get(
+    name: Annotated[str, typer.Argument(help="Dataset (idiolect data list).")],
+    set_: Set = None,
+) -> None:
+    """Make sure a dataset is here and whole; fetch it from the hub where that is possible."""
+    from idiolect.data import datasets
+    from idiolect.runs import config as settings
+
+    section: dict[str, Any] = {"name": name}
+    for item in set_ or ():
+        section |= settings.parse_set(item.removeprefix("data."))
+    print(f"{name}: {datasets.get(section)}")
+
+
+@data_app.command(
+    "inspect",
+    epilog=examples("idiolect data inspect mnist --split classes --clients 10 --set split.k=6"),
+)
+def data_inspect(
+    name: Annotated[str, typer.Argument(help="Dataset (idiolect data list).")] = "digits",
+    split: Split = None,
+    clients: Clients = None,
+    seed: Seed = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """How a split looks: samples and classes of every client."""
+    from idiolect.data.build import describe
+    from idiolect.runs import build
+    from idiolect.runs import config as settings
+
+    flags = flags_of({"data": name, "split": split, "clients": clients, "seed": seed})
+    config = settings.resolve(None, {**flags, "method": {"name": "local"}}, set_ or ())
+    about = describe(build.load_federation(config))
+    if as_json:
+        screen.print_json(about)
+    else:
+        screen.print_federation(about)

@@ -1,0 +1,263 @@
+"""`idiolect server`, `idiolect client` and `idiolect keys`: a real federation on Flower."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from idiolect.cli.options import (
+    Dtype,
+    EvalEvery,
+    File,
+    Init,
+    Json,
+    Model,
+    Out,
+    Participation,
+    Rounds,
+    Seed,
+    Set,
+    examples,
+    flags_of,
+)
+from idiolect.errors import UserError
+
+KeysFolder = Annotated[
+    Path | None, typer.Option("--keys", help="Folder with certificates and node keys.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
+]
+
+
+def server(
+    method: Annotated[str | None, typer.Argument(help="Method (idiolect list methods).")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients, ids 0 to N-1.")] = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    out: Out = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Continue a run after a stop or crash.")
+    ] = None,
+    keys: KeysFolder = None,
+    insecure: Insecure = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8443,
+    min_clients: Annotated[int, typer.Option(help="Clients needed to begin; 0: all.")] = 0,
+    arrivals: Annotated[int, typer.Option(help="Answers needed to aggregate a round.")] = 1,
+    window: Annotated[
+        float, typer.Option(help="Seconds a round waits; 0: for all, asynchronous methods 60.")
+    ] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Seconds until an answer is given up.")] = 600.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without enough clients until the server gives up.")
+    ] = 3600.0,
+    participation: Participation = None,
+    dtype: Dtype = None,
+    eval_every: EvalEvery = None,
+    init: Init = None,
+    config: File = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Run one method over real sites; the run directory is that of `idiolect run`."""
+    from idiolect.deploy import processes
+    from idiolect.deploy.serve import serve
+
+    processes.needs_flower()
+    if insecure == (keys is not None):
+        raise UserError("give --keys DIR (see `idiolect keys`), or --insecure to try things out")
+    if insecure and host not in processes.LOOPBACK:
+        raise UserError(f"--insecure listens on the loopback interface only, not on {host}")
+    wanted = {
+        "minimum": min_clients,
+        "arrivals": arrivals,
+        "window": window,
+        "timeout": timeout,
+        "patience": patience,
+    }
+    if resume is not None:
+        run = _resumed(resume, method)
+    else:
+        settings = {
+            "model": model,
+            "rounds": rounds,
+            "seed": seed,
+            "participation": participation,
+            "dtype": dtype,
+            "eval_every": eval_every,
+            "init": init,
+        }
+        run = _planned(method, clients, settings, wanted, config, set_ or [], out)
+    summary = serve(run, keys, host, port)
+    if as_json:
+        from idiolect.cli import screen
+
+        screen.print_json(summary)
+        return
+    from idiolect import report
+    from idiolect.cli import screen
+
+    screen.print_table([report.load(run)])
+    print(f"run: {run}")
+
+
+def _planned(
+    method: str | None,
+    clients: int | None,
+    given: dict[str, Any],
+    wanted: dict[str, Any],
+    file: Path | None,
+    sets: list[str],
+    out: Path | None,
+) -> Path:
+    """Write the settings of a new run."""
+    from idiolect.deploy import experiment
+    from idiolect.deploy.dispatch import Terms
+    from idiolect.runs import config as settings
+
+    if method is None or clients is None:
+        raise UserError("give a method and --clients N, or --resume RUN")
+    flags = {**flags_of(given), "method": {"name": method}, "checkpoint_every": 1}
+    config = settings.resolve(file, flags, sets)
+    named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
+    if not named and file is None:
+        config["model"] = {}  # chosen once the sites have said what a sample looks like
+    # The sites bring the data: nothing about it is decided here.
+    config |= {"data": {"name": "sites"}, "split": {"name": "sites", "clients": clients}}
+    config |= {"stragglers": {"count": 0, "cycle": "auto"}, "clock": None, "schedule": None}
+    config |= {"engine": "loop", "save_models": None}
+    run = out or Path("runs") / f"{method}-sites-seed{config['seed']}"
+    if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
+        raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")
+    experiment.plan(run, config, Terms(secrets.token_hex(16), clients, **wanted))
+    return run
+
+
+def _resumed(run: Path, method: str | None) -> Path:
+    from idiolect.deploy import experiment
+
+    if not (run / experiment.FOLDER / experiment.TERMS).is_file():
+        raise UserError(f"{run} is not a run of `idiolect server`")
+    if (run / "summary.json").exists():
+        raise UserError(f"{run} is finished; see `idiolect report {run}`")
+    if method is not None:
+        raise UserError("--resume goes on with the settings of the run; give no method")
+    return run
+
+
+def client(
+    server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
+    client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
+    data: Annotated[
+        str, typer.Option(help="Own data: .npz file, folder of .npy files, or module:function.")
+    ],
+    state: Annotated[Path, typer.Option(help="Folder for this client's private state.")],
+    classes: Annotated[
+        str | None,
+        typer.Option(help="The federation's classes: how many, names (a,b,c), or a file of names."),
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="The federation's ca.pem.")] = None,
+    key: Annotated[Path | None, typer.Option(help="This client's private key.")] = None,
+    insecure: Insecure = False,
+    name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
+    model: Annotated[
+        str | None, typer.Option(help="Accept this model only; needed for module:Class.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    worker: Annotated[
+        str, typer.Option(help="idiolect: one process that stays; flower: one per message.")
+    ] = "idiolect",
+) -> None:
+    """Take part in a federation with this machine's data."""
+    from idiolect.deploy import processes
+
+    processes.needs_flower()
+    if worker not in ("idiolect", "flower"):
+        raise UserError(f"--worker is idiolect or flower, not {worker}")
+    if insecure == (ca is not None or key is not None) or (ca is None) != (key is None):
+        raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
+    if insecure and server.rpartition(":")[0] not in processes.LOOPBACK:
+        raise UserError(f"--insecure is for a server on this machine, not for {server}")
+    for path in (ca, key):
+        if path is not None and not path.is_file():
+            raise UserError(f"{path} does not exist")
+    settings: dict[str, Any] = {
+        "client": client_id,
+        "data": data,
+        "classes": classes,
+        "state": str(state.resolve()),
+        "name": name,
+        "model": model,
+        "device": device,
+    }
+    family = processes.Family(state / "logs")
+    try:
+        start = partial(processes.start_client, family, settings, server, ca, key, worker)
+        processes.stay(family, start)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+    finally:
+        family.end()
+
+
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Folder for certificates and keys.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address sites reach the server by; repeatable."),
+    ] = None,
+    clients: Annotated[int, typer.Option(help="Also make keys for clients 0 to N-1.")] = 0,
+    client_id: Annotated[
+        int | None, typer.Option("--client", help="Only make this client's key (at the site).")
+    ] = None,
+) -> None:
+    """Make the server's certificates and the clients' node keys; existing files are kept."""
+    from idiolect.deploy import credentials, processes
+
+    processes.needs_flower()
+    try:
+        if client_id is not None:
+            made = credentials.make_client(folder, client_id)
+        else:
+            made = credentials.make_server(folder, [*(host or []), "localhost", "127.0.0.1"])
+            for i in range(clients):
+                made += credentials.make_client(folder, i)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}") from None
+    for path in made:
+        print(path)
+    if not made:
+        print(f"{folder} already holds them", file=sys.stderr)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the three commands to the command line."""
+    app.command(
+        epilog=examples(
+            "idiolect keys federation --host fl.example.org --clients 3",
+            "idiolect server fedas --clients 3 --keys federation --host 0.0.0.0 --out runs/sites",
+            "idiolect server plga --clients 3 --keys federation --window 120 --arrivals 2",
+            "idiolect server --resume runs/sites --keys federation",
+        )
+    )(server)
+    app.command(
+        epilog=examples(
+            "idiolect client --server fl.example.org:8443 --id 0 --data ward.npz --classes 10 "
+            "--state /var/lib/idiolect --ca ca.pem --key client_0",
+            "idiolect client --server 127.0.0.1:8443 --id 1 --data mydata:load --state s1 "
+            "--insecure",
+        )
+    )(client)
+    app.command(
+        epilog=examples(
+            "idiolect keys federation --host fl.example.org --clients 3",
+            "idiolect keys mine --client 2",
+        )
+    )(keys)

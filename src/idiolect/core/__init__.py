@@ -1,0 +1,1 @@
+"""The language a method is written in: trees, networks, randomness, the contract."""

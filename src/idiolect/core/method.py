@@ -1,0 +1,234 @@
+"""The contract: what a personalized federated learning method is.
+
+A method is a frozen dataclass. Its fields are its hyperparameters; its methods are the algorithm,
+written once for a stack of K clients. The simulator calls them with all clients of a round at once,
+a real site and the reference engine with K = 1; nothing in a method knows which.
+
+    prepare   server           -> server      start of a round (optional)
+    download  server           -> down        message to each client
+    fit       down, mine, data -> up, mine    where the data is
+    rejoin    down, mine, up   -> up, mine    late work arrives (optional)
+    aggregate server, ups      -> server
+    personal  down, mine       -> the parameters the client predicts with
+    adapt     personal, data   -> the same after work on its own data (optional)
+
+`mine` never leaves the client; `up` is all that does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.clients import Table
+from idiolect.core.tree import Record, Tree
+
+if TYPE_CHECKING:
+    from idiolect.core.local import Local
+    from idiolect.core.net import Net
+
+__all__ = [
+    "Down",
+    "Ids",
+    "Method",
+    "Record",
+    "Server",
+    "SgdMethod",
+    "Table",
+    "Tree",
+    "Ups",
+    "cross_entropy",
+    "features",
+    "hyper",
+]
+
+Loss = Callable[..., Tensor]
+Ids = Sequence[int]  # of clients
+
+
+def hyper(default: Any, doc: str) -> Any:
+    """A hyperparameter: a dataclass field whose `doc` becomes its help text."""
+    return field(default=default, metadata={"doc": doc})
+
+
+def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
+    """The usual loss, one value per sample."""
+    return F.cross_entropy(net(params, x), y, reduction="none")
+
+
+def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
+    """What goes into the head, for `Local.forward`."""
+    return net.features(params, x)
+
+
+@dataclass(frozen=True)
+class Down:
+    """The message server -> clients: `shared` is the same for all, `each` has a row per client."""
+
+    shared: Record = field(default_factory=dict)
+    each: Record = field(default_factory=dict)
+
+    def nbytes(self, k: int) -> int:
+        """Bytes on the wire to K clients."""
+        return k * tree.nbytes(self.shared) + tree.nbytes(self.each)
+
+    def stacked(self, k: int) -> Record:
+        """As the clients see it: every leaf with a leading client axis."""
+        return tree.each(lambda x: x.expand(k, *x.shape), self.shared) | self.each
+
+
+class Server(dict[str, Any]):
+    """Server state: trees, tensors and `Table`s by name, with the round and the log channel."""
+
+    def __init__(self, state: Record, *, net: Net, sizes: dict[int, int], round: int = 0):
+        super().__init__(state)
+        self.net = net
+        self.sizes = sizes  # training samples of every client that may take part, by id
+        self.round = round  # 0-based, as t in the papers
+        self.logs: Tree = {}
+
+    @property
+    def position(self) -> dict[int, int]:
+        """Where each client stands in the list of all."""
+        return {i: k for k, i in enumerate(self.sizes)}
+
+    def log(self, **values: Tensor) -> None:
+        """Show something of this round (weights, similarities): it goes into the run."""
+        self.logs |= {name: value.detach() for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Ups:
+    """What reached the server in this round, stacked in the order of `ids`."""
+
+    record: Record
+    ids: list[int]
+    sizes: Tensor  # training samples of each client
+    started: list[int]  # round in which each client began
+    round: int
+    away: list[int] = field(default_factory=list)  # start rounds of work still outstanding
+
+    def __getitem__(self, name: str) -> Any:
+        return self.record[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.record
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def staleness(self) -> Tensor:
+        """Rounds between start and arrival; 0 is on time."""
+        late = [self.round - s for s in self.started]
+        return torch.tensor(late, dtype=self.sizes.dtype, device=self.sizes.device)
+
+    @property
+    def share(self) -> Tensor:
+        """`n_i / sum n` over the arrivals."""
+        return self.sizes / self.sizes.sum()
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """Base of every method: the algorithm's steps."""
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    year: ClassVar[int] = 0
+    personal_part: ClassVar[str] = "nothing"  # what is personal, in words
+    traffic: ClassVar[str] = "2"  # model sizes per client and round, up and down together
+    asynchronous: ClassVar[bool] = False  # late work is used (and `aggregate` sees empty rounds)
+    rounds_default: ClassVar[int] = 50
+
+    # --- the algorithm ---
+
+    @abstractmethod
+    def server_init(self, net: Net, start: Tree) -> Record:
+        """The server's state before round 0, from the common starting point."""
+
+    def client_init(self, start: Tree, local: Local) -> Record:
+        """Private state of clients that were never visited; `start` has a row per client."""
+        return {}
+
+    def prepare(self, server: Server, who: Ids) -> Server:
+        """Server work at the start of a round, before anything is sent."""
+        return server
+
+    @abstractmethod
+    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+        """The message to clients `who`; `since` holds their start rounds if they rejoin late."""
+
+    @abstractmethod
+    def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
+        """Local work: returns what is sent up, and the new private state."""
+
+    def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
+        """A client's late work reaches the server: the client sees the present `down` first."""
+        return up, mine
+
+    @abstractmethod
+    def aggregate(self, server: Server, ups: Ups) -> Server:
+        """Server work on what arrived."""
+
+    @abstractmethod
+    def personal(self, down: Record, mine: Record) -> Tree:
+        """The parameters each client predicts with, given what the server would send it now."""
+
+    def adapt(self, params: Tree, local: Local) -> Tree:
+        """Client-side work between delivery and prediction: from the tree of `personal` to the one
+        the client predicts with. Nothing of it is kept or sent; `local.round` is the round that
+        comes next."""
+        return params
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        """The client's model right after its local work, before any aggregation."""
+        return self.personal(down, mine)
+
+    def shared(self, server: Server) -> Tree | None:
+        """The model, or the part of one, that all clients share."""
+        return None
+
+
+@dataclass(frozen=True)
+class SgdMethod(Method):
+    """A method whose clients train by mini-batch SGD, with the hyperparameters of that."""
+
+    lr: float = hyper(0.01, "client learning rate")
+    epochs: int = hyper(1, "passes over the client's data per round")
+    batch_size: int | Literal["full"] = hyper(32, "mini-batch size, or 'full'")
+    steps: int = hyper(0, "mini-batches per round instead of epochs (0: use epochs)")
+    weight_decay: float = hyper(0.0, "L2 penalty of local SGD")
+    momentum: float = hyper(0.0, "momentum of local SGD, forgotten between rounds")
+    lr_decay: float = hyper(1.0, "learning rate multiplier per round")
+    order: Literal["shuffled", "fixed", "class"] = hyper(
+        "shuffled", "samples shuffled each epoch, as stored, or sorted by class"
+    )
+    drop_last: bool = hyper(False, "leave out the last partial batch (never the only one)")
+
+    @property
+    def batches(self) -> dict[str, Any]:
+        """How the clients' data is cut into mini-batches."""
+        return {
+            "batch_size": self.batch_size,
+            "order": self.order,
+            "drop_last": self.drop_last,
+        }
+
+    def train(self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any) -> Tree:
+        """Local SGD with this method's settings."""
+        settings: dict[str, Any] = {
+            "lr": self.lr * self.lr_decay**local.round,
+            "epochs": self.epochs,
+            "steps": self.steps,
+            "weight_decay": self.weight_decay,
+            "momentum": self.momentum,
+        }
+        return local.sgd(loss, params, **(self.batches | settings | changes))

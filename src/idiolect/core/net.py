@@ -1,0 +1,200 @@
+"""A plain `nn.Module` as a function of its tree, for one client.
+
+The tree holds the parameters and the floating-point buffers (BatchNorm statistics) under the
+module's own names, so what a method mixes, sends or exports loads back into the plain module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from idiolect.core import tree
+from idiolect.core.tree import Tree
+from idiolect.errors import UserError
+
+_CHANNELLED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # leaves begin with output channels
+
+
+@contextmanager
+def _no_fast_attention() -> Iterator[None]:
+    """Attention's inference kernel cannot be stacked over clients."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _ReachedHead(Exception):
+    """Carries the head's input out of the forward pass."""
+
+
+class Net:
+    """`net(params, x)` are logits; `features` is what goes into the head, `classify` the head."""
+
+    draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
+
+    def __init__(self, module: nn.Module, *, training: bool = False):
+        self.module = deepcopy(module).train(training).requires_grad_(False)
+        self.training = training
+        for layer in self.module.modules():
+            if isinstance(layer, _BatchNorm) and layer.track_running_stats:
+                if layer.momentum is None:
+                    raise UserError(
+                        "BatchNorm with momentum=None (cumulative statistics) is not supported; "
+                        "give it a momentum, e.g. 0.1"
+                    )
+                layer.num_batches_tracked = None  # a counter nothing reads once momentum is set
+        self.weights = tuple(n for n, _ in self.module.named_parameters())
+        self.stats = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
+        self.names = self.weights + self.stats
+        leaves = [*self.module.named_parameters(), *self.module.named_buffers()]
+        self._ndim = {n: v.ndim for n, v in leaves}
+        self.attends = any(isinstance(m, nn.MultiheadAttention) for m in self.module.modules())
+        self._head_name, self._head = _find_head(self.module)
+        self._prefix = f"{self._head_name}." if self._head_name else ""  # a bare linear layer
+        self.head = tuple(n for n in self.names if n.startswith(self._prefix))
+        self.body = tuple(n for n in self.names if not n.startswith(self._prefix))
+
+    @property
+    def couples(self) -> bool:
+        """In training, a sample's output depends on the others in its batch (BatchNorm)."""
+        return self.training and any(isinstance(m, _BatchNorm) for m in self.module.modules())
+
+    def __call__(self, params: Tree, x: Tensor) -> Tensor:
+        with _no_fast_attention() if self.attends else nullcontext():
+            return functional_call(self.module, params, (x,))
+
+    def features(self, params: Tree, x: Tensor) -> Tensor:
+        """The input of the head; needs only the body's leaves."""
+
+        def stop(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            raise _ReachedHead(inputs[0])
+
+        hook = self._head.register_forward_pre_hook(stop)
+        try:
+            functional_call(self.module, tree.drop(params, self.head), (x,))
+        except _ReachedHead as reached:
+            h: Tensor = reached.args[0]
+            return h
+        finally:
+            hook.remove()
+        raise UserError(f"the model's forward never calls its head '{self._head_name}'")
+
+    def classify(self, params: Tree, h: Tensor) -> Tensor:
+        """Logits from features; needs only the head's leaves."""
+        cut = len(self._prefix)
+        return functional_call(self._head, {n[cut:]: params[n] for n in self.head}, (h,))
+
+    def part(self, spec: str) -> tuple[str, ...]:
+        """Names chosen by `spec`: head, body, norm, none, all, or name patterns like 'body.0.*'."""
+        if spec in ("head", "body"):
+            return self.head if spec == "head" else self.body
+        if spec == "none":
+            return ()
+        if spec == "all":
+            return self.names
+        if spec == "norm":
+            owners = tuple(
+                f"{n}." for n, m in self.module.named_modules() if "Norm" in type(m).__name__
+            )
+            return tuple(n for n in self.names if n.startswith(owners))
+        patterns = [p.strip() for p in spec.split(",")]
+        found = tuple(n for n in self.names if any(fnmatchcase(n, p) for p in patterns))
+        if not found:
+            raise UserError(f"no parameter matches '{spec}'; names are {', '.join(self.names)}")
+        return found
+
+    def shared(self, params: Tree, spec: str) -> Tree:
+        """What of `params` is not personal under `spec`: without `part(spec)`, or for 'channels:P'
+        without the last share P of every layer's output channels (for the head: of its inputs)."""
+        if not spec.startswith("channels:"):
+            return tree.drop(params, self.part(spec))
+        share = _personal_share(spec)
+        if share == 1:
+            return {}
+        out = dict(params)
+        for name, axis in self._channels().items():
+            if name in params:
+                axis += params[name].ndim - self._ndim[name]  # after the client axis, if any
+                size = params[name].shape[axis]
+                out[name] = params[name].narrow(axis, 0, size - int(share * size + 1e-9))
+        return out
+
+    def linear_head(self) -> tuple[str, str | None]:
+        """Names of the head's weight and bias, for methods that need it to be one linear layer."""
+        if not isinstance(self._head, nn.Linear):
+            raise UserError(f"this method needs a linear layer as head, not {self._head}")
+        return f"{self._prefix}weight", None if self._head.bias is None else f"{self._prefix}bias"
+
+    def biased_head(self) -> tuple[str, str]:
+        """The same, for methods that need the bias too."""
+        weight, bias = self.linear_head()
+        if bias is None:
+            raise UserError("this method needs a head with a bias; build it with bias=True")
+        return weight, bias
+
+    def _channels(self) -> dict[str, int]:
+        """The channel axis of every leaf that has one: output channels, for the head inputs."""
+        axes: dict[str, int] = {}
+        for owner, layer in self.module.named_modules():
+            leaves = [n for n in self.names if n.rpartition(".")[0] == owner]
+            if layer is self._head:
+                axes |= {n: 1 for n in leaves if self._ndim[n] > 1}
+            elif set(leaves) & set(self.head):
+                continue  # a head of several layers is shared whole
+            elif isinstance(layer, _CHANNELLED) or "Norm" in type(layer).__name__:
+                axes |= dict.fromkeys(leaves, 0)
+        return axes
+
+    def stages(self, count: int | str) -> list[tuple[str, ...]]:
+        """The weights in stages: 1 whole, 2 body and head, 'tensor' each on its own. A model that
+        is all head has one stage."""
+        if count == "tensor":
+            return [(n,) for n in self.weights]
+        if count == 1:
+            return [self.weights]
+        if count == 2:
+            body = tuple(n for n in self.weights if n not in self.head)
+            head = tuple(n for n in self.weights if n in self.head)
+            return [names for names in (body, head) if names]
+        raise UserError(f"stages must be 1, 2 or 'tensor', not {count!r}")
+
+
+def initial_tree(module: nn.Module, net: Net, dtype: torch.dtype) -> Tree:
+    """The module's own values under the net's names."""
+    state = module.state_dict()
+    return {n: state[n].detach().to(dtype).clone() for n in net.names}
+
+
+def _personal_share(spec: str) -> float:
+    try:
+        share = float(spec.removeprefix("channels:"))
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UserError(f"'{spec}' must be a share between 0 and 1, as in channels:0.5")
+    return share
+
+
+def _find_head(module: nn.Module) -> tuple[str, nn.Module]:
+    """The layer called `head`, else the last linear layer."""
+    if isinstance(getattr(module, "head", None), nn.Module):
+        return "head", module.head  # type: ignore[return-value]
+    linear: Sequence[tuple[str, nn.Module]] = [
+        (n, m) for n, m in module.named_modules() if isinstance(m, nn.Linear)
+    ]
+    if not linear:
+        raise UserError(
+            "the model has no linear layer to serve as head; name its last layer 'head'"
+        )
+    return linear[-1]

@@ -1,0 +1,74 @@
+"""From config sections to a Federation, and back to a description of it."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from idiolect.core import rng
+from idiolect.data import datasets, splits
+from idiolect.data.federation import PARTS, Federation
+
+
+def build(data: dict[str, Any], split: dict[str, Any], seed: int = 0) -> Federation:
+    """The federation of a run: same sections and seed, same clients.
+
+    >>> fed = build({"name": "digits"}, {"name": "dirichlet", "clients": 10, "alpha": 0.3}, 0)
+    """
+    how = splits.split(split)  # first: a mistake in it should not wait for the data
+    rng.keyed(seed)
+    table = datasets.load(data)
+    shares = how.shares(table, seed)
+    return Federation(
+        x=torch.from_numpy(np.ascontiguousarray(table.x)),
+        y=torch.from_numpy(np.ascontiguousarray(table.y)),
+        train=tuple(torch.from_numpy(s.train) for s in shares),
+        val=tuple(torch.from_numpy(s.val) for s in shares),
+        test=tuple(torch.from_numpy(s.test) for s in shares),
+        classes=table.classes,
+        mean=table.mean,
+        std=table.std,
+        names=tuple(s.name for s in shares),
+        unseen=how.held_out(len(shares), seed),
+        info={
+            "source": {**datasets.resolved(data), "where": table.where},
+            "split": splits.resolved(split),
+            "seed": seed,
+        },
+    )
+
+
+def describe(federation: Federation) -> dict[str, Any]:
+    """Sizes and class histograms of every client, JSON-able."""
+    held_out = set(federation.unseen)
+    clients = []
+    for i, name in enumerate(federation.names):
+        rows = {part: getattr(federation, part)[i] for part in PARTS}
+        histogram = {part: _histogram(federation.y[rows[part]]) for part in PARTS}
+        clients.append(
+            {
+                "client": i,
+                "name": name,
+                **{part: len(rows[part]) for part in PARTS},
+                "classes": len(histogram["train"]),
+                "histogram": histogram,
+                "unseen": i in held_out,
+            }
+        )
+    return {
+        "n_clients": federation.n_clients,
+        "samples": {part: int(federation.sizes(part).sum()) for part in PARTS},
+        "classes": federation.classes,
+        "shape": list(federation.shape),
+        "mean": federation.mean and list(federation.mean),
+        "std": federation.std and list(federation.std),
+        "unseen": list(federation.unseen),
+        "info": federation.info,
+        "clients": clients,
+    }
+
+
+def _histogram(y: torch.Tensor) -> dict[str, int]:
+    """Label -> number of samples, for the labels that occur."""
+    labels, counts = torch.unique(y, return_counts=True)
+    return {str(int(k)): int(n) for k, n in zip(labels, counts, strict=True)}

@@ -1,0 +1,95 @@
+"""Decoded datasets on disk: images as one memory-mapped .npy, the small columns beside it."""
+
+import hashlib
+import logging
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.data.places import cache_dir
+
+Columns = dict[str, np.ndarray]
+FORMAT = 1
+log = logging.getLogger("idiolect")
+
+
+def cached(name: str, stamps: Iterable[Path], decode: Callable[[], Columns]) -> Columns:
+    """decode(), or what it gave last time for the same files (same path, size and mtime).
+
+    The column "x" comes back memory-mapped, copy on write.
+    """
+    folder = cache_dir() / "decoded"
+    base, version = _key(name, stamps)
+    images, columns = folder / f"{base}-{version}.npy", folder / f"{base}-{version}.npz"
+    if (found := _read(images, columns)) is not None:
+        return found
+    decoded = decode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(images, columns, decoded)
+        for old in folder.glob(f"{base}-*"):
+            if version not in old.name:
+                old.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning(
+            "cannot cache %s in %s (%s); going on without, set IDIOLECT_CACHE to a writable folder",
+            name,
+            folder,
+            error.strerror or error,
+        )
+        return decoded
+    return _read(images, columns) or decoded
+
+
+def _key(name: str, stamps: Iterable[Path]) -> tuple[str, str]:
+    paths, versions = hashlib.sha256(), hashlib.sha256(str(FORMAT).encode())
+    for path in stamps:
+        stat = path.stat()
+        paths.update(f"{path.resolve()}\0".encode())
+        versions.update(f"{stat.st_size} {stat.st_mtime_ns}\0".encode())
+    return f"{name}-{paths.hexdigest()[:12]}", versions.hexdigest()[:12]
+
+
+def _read(images: Path, columns: Path) -> Columns | None:
+    """None when there is nothing, or nothing that can be trusted."""
+    try:
+        with columns.open("rb") as file, np.load(file, allow_pickle=False) as data:
+            found: Columns = dict(data)
+        x = np.load(images, mmap_mode="c", allow_pickle=False)
+        if int(found.pop("checksum")) != _checksum(x):
+            raise ValueError("checksum")
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error):
+        log.warning("cached copy %s is damaged; decoding again", images)
+        return None
+    return {"x": x, **found}
+
+
+def _write(images: Path, columns: Path, decoded: Columns) -> None:
+    x = np.ascontiguousarray(decoded["x"])
+    rest: dict[str, Any] = {k: v for k, v in decoded.items() if k != "x"}
+    rest["checksum"] = np.array(_checksum(x))
+    _atomically(images, lambda file: np.save(file, x, allow_pickle=False))
+    _atomically(columns, lambda file: np.savez(file, **rest))
+
+
+def _checksum(x: np.ndarray) -> int:
+    return zlib.crc32(x.reshape(-1).data)
+
+
+def _atomically(path: Path, write: Callable[..., None]) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,70 @@
+"""Clients that the data itself names."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from idiolect.core import rng
+from idiolect.core.fields import option
+from idiolect.data.pool import TEST, TRAIN, Table
+from idiolect.data.split import Divided, Rows, Split, at_least_one, cut
+from idiolect.errors import UserError
+
+
+@dataclass(frozen=True)
+class Natural(Split):
+    """A client is a writer (FEMNIST) or an alphabet (Omniglot).
+
+    FEMNIST keeps its own test part; writers without training samples are left out. Omniglot's
+    drawings are divided 15 to 5 per character before they are rotated, so that no drawing is on
+    both sides; PFLEGO's own split divides the rotated copies.
+    """
+
+    clients: int | None = option(None, "keep only this many, chosen by seed; not set: all")
+    min_size: int = option(2, "leave out clients with fewer samples")
+    test_share: float = option(0.25, "share for testing where the dataset has no test part")
+    paper_split: bool = option(False, "PFLEGO's Omniglot: rotated copies may fall on both sides")
+
+    name = "natural"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one("min_size", self.min_size)
+
+    def divide(self, table: Table, seed: int) -> Divided:
+        if table.group is None:
+            raise UserError("split 'natural' needs data with writers: femnist or omniglot")
+        divided: Divided = {}
+        for g, name in enumerate(table.group_names):
+            rows = np.flatnonzero(table.group == g)
+            train, test = self._parts(table, rows, g, seed)
+            if len(rows) >= self.min_size and len(train) and len(test):
+                divided[name] = (train, test)
+        if not divided:
+            raise UserError(f"no client has {self.min_size} samples; lower split.min_size")
+        if self.clients is None:
+            return divided
+        if self.clients > len(divided):
+            raise UserError(
+                f"split.clients is {self.clients} but only {len(divided)} clients have"
+                f" {self.min_size} samples; lower split.clients or split.min_size"
+            )
+        kept = np.sort(rng.keyed(seed, "natural").permutation(len(divided))[: self.clients])
+        names = list(divided)
+        return {names[i]: divided[names[i]] for i in kept}
+
+    def _parts(self, table: Table, rows: Rows, g: int, seed: int) -> tuple[Rows, Rows]:
+        if table.has_test:
+            return rows[table.part[rows] == TRAIN], rows[table.part[rows] == TEST]
+        draw = rng.keyed(seed, "natural", "test", g)
+        if table.drawing is None:
+            return cut(draw.permutation(rows), self.test_share)
+        train, test = [], []
+        for c in np.unique(table.y[rows]):
+            mine = rows[table.y[rows] == c]
+            unit = mine if self.paper_split else table.drawing[mine]
+            kept, _ = cut(draw.permutation(np.unique(unit)), self.test_share)
+            chosen = np.isin(unit, kept)
+            train.append(mine[chosen])
+            test.append(mine[~chosen])
+        return np.concatenate(train), np.concatenate(test)

@@ -1,0 +1,134 @@
+"""What all splits share: options, checks, validation part, clients held out."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idiolect.core import rng
+from idiolect.core.fields import option
+from idiolect.data.pool import TEST, TRAIN, Table
+from idiolect.errors import UserError
+
+STAND_IN = "test share, used only if the dataset has no test part of its own"
+Rows = NDArray[np.int64]
+Divided = dict[str, tuple[Rows, Rows]]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one client holds: row numbers of the table."""
+
+    name: str
+    train: Rows
+    test: Rows
+    val: Rows
+
+
+@dataclass(frozen=True)
+class Split:
+    """How samples come to clients. Fields are the options of `split:`."""
+
+    clients: int | None = option(20, "number of clients")
+    val_share: float = option(0.0, "share of each client's training samples kept for validation")
+    unseen: int = option(0, "clients, chosen by seed, that never take part in training")
+    test_share: float = option(0.2, STAND_IN)
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if self.clients is not None:
+            at_least_one("clients", self.clients)
+        if not 0 <= self.val_share < 1:
+            raise UserError(f"split.val_share must be in [0, 1), got {self.val_share}")
+        if not 0 < self.test_share < 1:
+            raise UserError(f"split.test_share must be in (0, 1), got {self.test_share}")
+        if self.unseen < 0:
+            raise UserError(f"split.unseen must be at least 0, got {self.unseen}")
+        if self.clients is not None:
+            self._check_unseen(self.clients)
+
+    @property
+    def n(self) -> int:
+        """Number of clients, where the split decides it and not the data."""
+        if self.clients is None:
+            raise UserError(f"split '{self.name}' needs split.clients")
+        return self.clients
+
+    def divide(self, table: Table, seed: int) -> Divided:
+        """Client name -> training and test rows."""
+        raise NotImplementedError
+
+    def shares(self, table: Table, seed: int) -> list[Share]:
+        """divide(), with the validation part carved from each client's training rows.
+
+        Rows keep the order divide() gave them: methods with a fixed batch order see it.
+        """
+        if self.clients is not None and self.clients > len(table):
+            raise UserError(
+                f"split.clients is {self.clients} but the data has {len(table)} samples; lower it"
+            )
+        shares = []
+        for i, (name, (train, test)) in enumerate(self.divide(table, seed).items()):
+            val = train[:0]
+            if self.val_share:
+                kept, rest = cut(rng.keyed(seed, "val", i).permutation(len(train)), self.val_share)
+                train, val = train[np.sort(kept)], train[np.sort(rest)]
+            shares.append(Share(name, train, test, val))
+        return shares
+
+    def held_out(self, clients: int, seed: int) -> tuple[int, ...]:
+        """Ids of the unseen clients."""
+        self._check_unseen(clients)
+        chosen = rng.keyed(seed, "unseen").choice(clients, self.unseen, replace=False)
+        return tuple(sorted(int(i) for i in chosen))
+
+    def _check_unseen(self, clients: int) -> None:
+        if self.unseen >= clients:
+            raise UserError(
+                f"split.unseen is {self.unseen} of {clients} clients: none is left to train;"
+                " lower it"
+            )
+
+
+def numbered(train: list[Rows], test: list[Rows]) -> Divided:
+    """Clients without names of their own: "0", "1", ..."""
+    return {str(i): pair for i, pair in enumerate(zip(train, test, strict=True))}
+
+
+def cut(rows: Rows, share: float) -> tuple[Rows, Rows]:
+    """All but the last `share`, and the last `share`; the first part is rounded down."""
+    kept = int(len(rows) * (1 - share) + 1e-9)
+    return rows[:kept], rows[kept:]
+
+
+def own_parts(table: Table, test_share: float, seed: int) -> dict[str, Rows]:
+    """The authors' training and test rows; else a random `test_share` of every class for test."""
+    if table.has_test:
+        return {
+            "train": np.flatnonzero(table.part == TRAIN),
+            "test": np.flatnonzero(table.part == TEST),
+        }
+    pairs = [
+        cut(
+            rng.keyed(seed, "test part", c).permutation(np.flatnonzero(table.y == c)),
+            test_share,
+        )
+        for c in range(table.classes)
+    ]
+    joined = [np.sort(np.concatenate(rows)) for rows in zip(*pairs, strict=True)]
+    return dict(zip(("train", "test"), joined, strict=True))
+
+
+def at_least_one(key: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"split.{key} must be at least 1, got {value}")
+
+
+def enough(rows: Rows, pieces: int, what: str) -> None:
+    """Every client must get at least one sample of each part."""
+    if len(rows) < pieces:
+        raise UserError(
+            f"{len(rows)} {what} samples cannot be dealt to {pieces} pieces; lower split.clients"
+        )

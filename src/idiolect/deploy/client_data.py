@@ -1,0 +1,134 @@
+"""A client's start: its own data, its id, its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.data import Federation
+from idiolect.deploy.client import Site
+from idiolect.errors import UserError, did_you_mean
+
+Classes = int | list[str] | None  # how many, or their names in order
+
+ARRAYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
+
+
+def open_site(settings: dict[str, Any]) -> Site:
+    """A site from plain settings (they cross a process boundary as JSON)."""
+    classes = read_classes(settings.get("classes"))
+    data = load_data(settings["data"], classes, settings["client"])
+    return Site(
+        settings["client"],
+        data,
+        Path(settings["state"]),
+        name=settings.get("name") or "",
+        labels=label_list(classes),
+        model=settings.get("model"),
+        device=settings.get("device") or "cpu",
+    )
+
+
+def read_classes(text: str | None) -> Classes:
+    """`10`, or the names of the federation's classes: `cat,dog`, or a file with a name per line."""
+    if text is None:
+        return None
+    if text.isdigit():
+        return int(text)
+    path = Path(text).expanduser()
+    parts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    names = [part.strip() for part in parts if part.strip()]
+    if len(set(names)) != len(names) or not names:
+        raise UserError(f"--classes {text} must be a number or different names")
+    return names
+
+
+def label_list(classes: Classes) -> str:
+    """Identity of the list of names: sites that number classes differently must not meet."""
+    if not isinstance(classes, list):
+        return ""
+    return hashlib.sha256("\n".join(classes).encode()).hexdigest()[:16]
+
+
+def load_data(where: str, classes: Classes, client: int = 0) -> Federation:
+    """One client's data from an .npz file, a folder of .npy files, or `module:function`.
+
+    The arrays are x_train, y_train, x_test, y_test and, if there is a validation part, x_val and
+    y_val. Labels are numbers, or names from the list `classes`. A function returns the arrays as a
+    dict, or a Federation of one client; it may take `client`.
+    """
+    path = Path(where).expanduser()
+    if path.exists():
+        arrays = _from_folder(path) if path.is_dir() else _from_file(path)
+        return _one_client(arrays, classes, where)
+    if ":" not in where:
+        raise UserError(
+            f"--data {where} is no file or folder; give an .npz file, a folder of .npy files "
+            "or module:function"
+        )
+    made = _call(where, client)
+    if isinstance(made, Federation):
+        if made.n_clients != 1:
+            raise UserError(f"--data {where} returned {made.n_clients} clients; return one")
+        return made
+    if not isinstance(made, dict):
+        raise UserError(f"--data {where} returned {type(made).__name__}; return a dict of arrays")
+    return _one_client(made, classes, where)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if isinstance(file, np.ndarray):
+                raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
+            return {name: file[name] for name in file.files if name in ARRAYS}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def _from_folder(path: Path) -> dict[str, Any]:
+    files = {name: path / f"{name}.npy" for name in ARRAYS}
+    try:
+        return {n: np.load(f, allow_pickle=False) for n, f in files.items() if f.exists()}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def _one_client(arrays: dict[str, Any], classes: Classes, where: str) -> Federation:
+    if isinstance(classes, list):
+        arrays = {n: _numbered(a, classes) if n[0] == "y" else a for n, a in arrays.items()}
+        classes = len(classes)
+    try:
+        return Federation.from_arrays([arrays], classes=classes)
+    except UserError as error:
+        raise UserError(f"--data {where}: {error}") from None
+
+
+def _numbered(labels: Any, names: list[str]) -> Any:
+    """Names of classes as their places in the list; numbers stay as they are."""
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "US":
+        return labels
+    place = {name: i for i, name in enumerate(names)}
+    known, inverse = np.unique(labels.astype(str), return_inverse=True)
+    for name in known:
+        if name not in place:
+            raise did_you_mean(name, names, "class in the data")
+    return np.array([place[name] for name in known], dtype=np.int64)[inverse]
+
+
+def _call(where: str, client: int) -> Any:
+    module, _, function = where.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        make = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"cannot import --data {where}: {error}") from None
+    wants = "client" in getattr(getattr(make, "__code__", None), "co_varnames", ())
+    return make(client=client) if wants else make()

@@ -1,0 +1,105 @@
+"""A client's private state on its own disk.
+
+One file per experiment holds the state after the last training and the answer that was given for it
+(and, if late work rejoined, the state and answer of that). It is written beside its place, synced
+and renamed before the answer leaves, so at any moment the disk holds a whole state together with
+the answer that belongs to it: a repeated request is answered from the file and trains nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idiolect.core import files, tree
+from idiolect.core.tree import Record
+from idiolect.errors import UserError
+
+
+@dataclass
+class Stage:
+    """State and answer of one piece of work."""
+
+    version: int  # round, from 0; -1 before any training
+    mine: Record = field(default_factory=dict)
+    up: Record = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Remembered:
+    """What a client knows of one experiment."""
+
+    client: int
+    fitted: Stage
+    rejoined: Stage | None = None
+
+    @property
+    def mine(self) -> Record:
+        return (self.rejoined or self.fitted).mine
+
+
+class Memory:
+    """The states of all experiments a client takes part in, under one folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UserError(
+                f"cannot write to {folder}: {error.strerror}; choose another --state"
+            ) from None
+        files.sweep(folder)
+
+    @staticmethod
+    def checked(experiment: str) -> str:
+        """The name comes over the network: it must not be able to leave the folder."""
+        if not re.fullmatch(r"[0-9a-f]{8,64}", experiment):
+            raise ValueError(f"{experiment[:70]!r} is not an experiment id")
+        return experiment
+
+    def path(self, experiment: str) -> Path:
+        return self.folder / f"{self.checked(experiment)}.safetensors"
+
+    def load(self, experiment: str) -> Remembered | None:
+        """None at the first contact."""
+        from safetensors.torch import load_file
+
+        path = self.path(experiment)
+        if not path.exists():
+            return None
+        parts = tree.nest(load_file(path))
+        about = json.loads(bytes(parts.pop("about").tolist()))
+        fitted = _stage(about["fitted"], parts.get("fitted", {}))
+        rejoined = about["rejoined"]
+        return Remembered(
+            about["client"],
+            fitted,
+            None if rejoined is None else _stage(rejoined, parts.get("rejoined", {})),
+        )
+
+    def commit(self, experiment: str, state: Remembered) -> None:
+        """On disk when this returns; an OSError leaves the old state as it was."""
+        stages = {"fitted": state.fitted}
+        about: dict[str, Any] = {"client": state.client, "rejoined": None}
+        if state.rejoined is not None:
+            stages["rejoined"] = state.rejoined
+        record: Record = {}
+        for name, stage in stages.items():
+            about[name] = {"version": stage.version, "answer": stage.answer}
+            record[name] = {"mine": stage.mine, "up": stage.up}
+        # The JSON is a leaf of the same file: one rename commits both.
+        record["about"] = torch.tensor(list(json.dumps(about).encode()), dtype=torch.uint8)
+        files.write_tensors(self.path(experiment), tree.leaves(record))
+
+
+def _stage(about: dict[str, Any], parts: Record) -> Stage:
+    return Stage(
+        int(about["version"]), parts.get("mine", {}), parts.get("up", {}), dict(about["answer"])
+    )

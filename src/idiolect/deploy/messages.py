@@ -1,0 +1,100 @@
+"""Messages: a small JSON dict and a record, the record as one safetensors block.
+
+safetensors holds names, dtypes, shapes and raw bytes and nothing that could be executed. One block
+instead of one array per tensor: Flower fetches every array with a request of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.tree import Record
+
+META_LIMIT = 1 << 20  # bytes of JSON; configs and metrics are a few kB
+
+
+class Malformed(ValueError):
+    """Bytes that are not a message."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One request or answer."""
+
+    meta: dict[str, Any]
+    record: Record = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return str(self.meta.get("kind", ""))
+
+
+def pack(letter: Letter) -> tuple[str, bytes]:
+    """JSON text and safetensors block."""
+    from safetensors.torch import save
+
+    leaves: dict[str, Tensor] = {}
+    for name, leaf in tree.leaves(letter.record).items():
+        # A leaf may be a view of shared memory, which safetensors does not hold.
+        leaves[name] = leaf.detach().cpu().contiguous().clone()
+    return json.dumps(letter.meta, allow_nan=False), save(leaves) if leaves else b""
+
+
+def unpack(text: str, block: bytes, limit: int) -> Letter:
+    """Inverse of `pack`; refuses what is too large before it looks inside."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if len(text) > META_LIMIT:
+        raise Malformed(f"header of {len(text)} characters, at most {META_LIMIT} allowed")
+    if len(block) > limit:
+        raise Malformed(f"{len(block)} bytes, at most {limit} expected")
+    try:
+        meta = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"header is not JSON ({error})") from None
+    if not isinstance(meta, dict):
+        raise Malformed("header is not a JSON object")
+    try:
+        leaves = load(block) if block else {}
+    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise Malformed(f"not a safetensors block ({error})") from None
+    return Letter(meta, _nest(leaves))
+
+
+def size(record: Record) -> int:
+    """Bytes of the tensors plus a generous allowance for the names."""
+    leaves = tree.leaves(record)
+    return sum(x.numel() * x.element_size() + 4 * len(n) + 512 for n, x in leaves.items()) + 4096
+
+
+def spec(record: Record) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Name -> dtype and shape of every leaf."""
+    return {n: (x.dtype, tuple(x.shape)) for n, x in tree.leaves(record).items()}
+
+
+def arranged(record: Record, like: Mapping[str, Any]) -> Record:
+    """The same leaves in the order of `like`: safetensors keeps none, and sums over leaves should
+    not depend on it."""
+    return {
+        name: arranged(record[name], part) if isinstance(part, Mapping) else record[name]
+        for name, part in like.items()
+    }
+
+
+def _nest(leaves: Mapping[str, Tensor]) -> Record:
+    try:
+        return tree.nest(leaves)
+    except ValueError as error:  # `a` and `a/b` in one block
+        raise Malformed(f"names contradict one another ({error})") from None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,92 @@
+"""A server from start to end: SuperLink, door, enrolment, the experiment, the table of rounds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from idiolect.core import files
+from idiolect.deploy import credentials, experiment, processes
+from idiolect.deploy.processes import Family
+from idiolect.deploy.proxy import open_door
+from idiolect.errors import UserError
+from idiolect.runs import execute as runs
+from idiolect.runs.guard import Interrupted
+
+
+def serve(run: Path, keys: Path | None, host: str, port: int) -> dict[str, Any]:
+    """SuperLink, door, enrolment, the Flower run; until it is done."""
+    folder = run / experiment.FOLDER
+    pair = None if keys is None else credentials.read(keys)
+    family = Family(folder / "logs")
+    close: Callable[[], None] | None = None
+    try:
+        inside, home = processes.start_superlink(family, folder, pair)
+        terms = experiment.read_terms(run)
+        if pair is not None:
+            terms = replace(terms, nodes=processes.register_nodes(home, folder, pair))
+            files.write_json(folder / experiment.TERMS, terms.as_dict())
+        scheme = "http" if pair is None else "https"
+        close = open_door(
+            host,
+            port,
+            f"{scheme}://127.0.0.1:{inside}",
+            pair,
+        )
+        experiment.status(run, "starting")
+        processes.submit(home, folder, run)
+        how = "TLS and node keys" if pair else "no TLS"
+        print(f"listening on {host}:{port} ({how}); run {run}", file=sys.stderr, flush=True)
+        _watch(run, family)
+    finally:
+        if close is not None:
+            close()
+        family.end()
+    return dict(json.loads((run / "summary.json").read_text(encoding="utf-8")))
+
+
+def _watch(run: Path, family: Family) -> None:
+    """Show rounds as they come; end when the server app says so."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(f"stopped; continue with: idiolect server --resume {run}")
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    shown = -1
+    try:
+        while True:
+            for event in runs.read_events(run):
+                if event["round"] > shown:
+                    shown = event["round"]
+                    print(_line(event), file=sys.stderr, flush=True)
+            status = experiment.read_status(run)
+            if status["state"] == "done":
+                return
+            if status["state"] == "failed":
+                raise UserError(
+                    f"{status['reason']} (see {run / experiment.FOLDER / 'server.log'}); "
+                    f"continue with: idiolect server --resume {run}"
+                )
+            if family.ended("superlink") is not None:
+                raise UserError(
+                    f"Flower's SuperLink ended: {family.tail('superlink')}; "
+                    f"continue with: idiolect server --resume {run}"
+                )
+            time.sleep(0.5)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _line(event: dict[str, Any]) -> str:
+    mean = event["accuracy"]["mean"]
+    accuracy = "" if mean is None else f", accuracy {100 * mean:.2f} %"
+    came = f"{len(event['arrived'])} of {len(event['started'])} arrived"
+    return f"round {event['round']}: {came}{accuracy}, {event['seconds']:.1f} s"

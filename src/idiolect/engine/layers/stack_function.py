@@ -1,0 +1,41 @@
+"""What layers of K clients have in common."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+
+class Stacked(Function):
+    """A map over stacks: the first axis of every tensor is the client."""
+
+    @classmethod
+    def vmap(cls, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+        """A further axis of clients (or samples) joins the stack."""
+        n = info.batch_size
+        joined = []
+        for arg, dim in zip(args, dims, strict=True):
+            if isinstance(arg, Tensor):
+                arg = arg.expand(n, *arg.shape) if dim is None else arg.movedim(dim, 0)
+                arg = arg.flatten(0, 1)
+            joined.append(arg)
+        return cls.apply(*joined).unflatten(0, (n, -1)), 0
+
+
+@cache
+def fused() -> Any:
+    """Our own GPU kernels, where Triton is installed."""
+    if find_spec("triton") is None:
+        return None
+    return import_module("idiolect.engine.layers.triton_kernels")
+
+
+def precision() -> str:
+    """How our kernels multiply: single precision from three TF32 products, or one TF32 product."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"

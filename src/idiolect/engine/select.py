@@ -1,0 +1,156 @@
+"""What a simulation starts from: a device, an engine, a model that fits, initial weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from idiolect.core import memory
+from idiolect.core.clients import KEEP, SHARE
+from idiolect.core.method import cross_entropy
+from idiolect.core.net import initial_tree
+from idiolect.core.tree import Tree
+from idiolect.data import Federation
+from idiolect.engine.engine import Engine
+from idiolect.engine.loop import LoopEngine
+from idiolect.engine.ranks import own_gpu
+from idiolect.engine.stacked import StackedEngine
+from idiolect.errors import UserError, did_you_mean
+
+ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
+# tf32: float32 values, of whose fraction a network's products on a GPU see the first 10 bits.
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
+
+
+def dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise did_you_mean(name, DTYPES, "dtype")
+    return DTYPES[name]
+
+
+def products(name: str, device: torch.device) -> None:
+    """How the GPU multiplies, for the whole process: PyTorch's own default is TF32 for
+    convolutions, here it is asked for or not used."""
+    if name == "tf32" and device.type != "cuda":
+        raise UserError("dtype tf32 needs a GPU; use --dtype float32")
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
+
+
+def device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device '{name}'; use auto, cpu or cuda") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device 'cuda' asked for but this machine has none; use --device cpu")
+    return own_gpu(found)
+
+
+def check_model(model: nn.Module, federation: Federation) -> None:
+    """A model whose input or output does not fit the data is told so before anything runs."""
+    x = federation.x[:2].to(next(model.parameters()).dtype)
+    was = model.training
+    try:
+        with torch.no_grad():
+            out = model.eval()(x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"the model cannot take samples of shape {tuple(federation.shape)}: {reason}"
+        ) from None
+    finally:
+        model.train(was)
+    if tuple(out.shape[1:]) != (federation.classes,):
+        raise UserError(
+            f"the model's output has shape {tuple(out.shape[1:])} but the data has "
+            f"{federation.classes} classes; build the model with classes={federation.classes}"
+        )
+
+
+def check_batches(model: nn.Module, federation: Federation, batch_size: object) -> None:
+    """BatchNorm over single values has no variance: say so before a client of one sample trains."""
+    lonely = [i for i in federation.seen if len(federation.train[i]) == 1]
+    if not (lonely or batch_size == 1):
+        return
+    try:
+        with torch.no_grad():
+            deepcopy(model).train()(federation.x[:1].to(next(model.parameters()).dtype))
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        what = f"client {lonely[0]} has one training sample" if lonely else "method.batch_size is 1"
+        fix = "raise split.min_size" if lonely else "raise method.batch_size"
+        raise UserError(
+            f"{what}, too few for the model's BatchNorm; {fix} or use GroupNorm"
+        ) from None
+
+
+def overlay(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
+    """Replace starting values by given ones, names and shapes checked."""
+    out = dict(start)
+    for name, value in (given or {}).items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        if name not in start:
+            raise did_you_mean(name, start, "parameter in the initial weights")
+        if tuple(value.shape) != tuple(start[name].shape):
+            raise UserError(
+                f"initial weight '{name}' has shape {tuple(value.shape)}, "
+                f"the model needs {tuple(start[name].shape)}"
+            )
+        if not bool(torch.isfinite(torch.as_tensor(value)).all()):
+            raise UserError(f"initial weight '{name}' holds NaN or infinite values")
+        out[name] = torch.as_tensor(value).to(start[name])
+    return out
+
+
+def engine(
+    name: str,
+    federation: Federation,
+    model: nn.Module,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    keep: str = "auto",
+) -> Engine:
+    if name not in ENGINES:
+        raise did_you_mean(name, ENGINES, "engine")
+    given: dict[str, Any] = {"seed": seed, "device": device, "dtype": dtype}
+    given["away"] = _away(federation, device, keep)
+    chosen = ENGINES[name](federation, model, **given)
+    if name == "stacked" and (reason := _cannot_stack(chosen, model)):
+        warnings.warn(
+            f"the model cannot be stacked ({reason}); using the loop engine, which is slower",
+            stacklevel=4,
+        )
+        return LoopEngine(federation, model, **given)
+    return chosen
+
+
+def _away(federation: Federation, device: torch.device, keep: str) -> bool:
+    """Whether samples stay in host memory: if asked for, or if they would fill the GPU."""
+    if keep not in KEEP:
+        raise did_you_mean(keep, KEEP, "place to keep clients (keep)")
+    if keep != "auto" or device.type != "cuda":
+        return keep in ("host", "disk")
+    return federation.x.nbytes > SHARE * memory.free(device)
+
+
+def _cannot_stack(engine: Engine, model: nn.Module) -> str | None:
+    """Try one tiny training step of two stacked clients."""
+    start = initial_tree(model, engine.net, engine.dtype)
+    local = engine.local([0, 0], 0)
+    two = {n: v.to(engine.device).expand(2, *v.shape).clone() for n, v in start.items()}
+    try:
+        local.sgd(cross_entropy, two, lr=0.0, steps=1, batch_size=2, purpose="probe")
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return str(error).splitlines()[0]
+    return None

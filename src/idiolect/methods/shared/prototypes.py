@@ -1,0 +1,31 @@
+"""Class prototypes: the mean feature of each class, averaged over clients (FedProto, FedPAC)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idiolect.core.method import Tree
+
+if TYPE_CHECKING:
+    from idiolect.core.net import Net
+
+
+def aligned(
+    net: Net, params: Tree, x: Tensor, y: Tensor, target_CD: Tensor, pull_C: Tensor
+) -> Tensor:
+    """Cross-entropy plus `pull` times the mean squared distance to the class's target."""
+    h = net.features(params, x)
+    distance = (h - target_CD[y]).square().mean(1)
+    return F.cross_entropy(net.classify(params, h), y, reduction="none") + pull_C[y] * distance
+
+
+def class_average(means_KCD: Tensor, weight_KC: Tensor, old_CD: Tensor) -> Tensor:
+    """Mean over clients of each class's row; a class without weight keeps the old one."""
+    weight_KC = weight_KC.to(means_KCD.dtype)
+    total = weight_KC.sum(0)[:, None]
+    mean = (weight_KC[..., None] * means_KCD).sum(0) / total.clamp_min(1)
+    return torch.where(total > 0, mean, old_CD)

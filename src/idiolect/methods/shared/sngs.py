@@ -1,0 +1,53 @@
+"""What the server knows of how similar clients' updates are: SPFL's similarity, stage by stage.
+
+A matrix over client ids for every stage, renewed for the pairs that take part in a refresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from idiolect.core import tree
+from idiolect.core.method import Server, Tree, Ups
+from idiolect.errors import UserError
+
+
+def layers_of(update: Tree) -> Tree:
+    """What the published programs measure: weights, not biases."""
+    return {n: x for n, x in update.items() if n.endswith("weight")}
+
+
+def by_layers(layers: Tree, shares: Sequence[float]) -> Tensor:
+    """Weighted sum of the layers' cosines `[K, K]`."""
+    if len(shares) != len(layers):
+        raise UserError(
+            f"method.layer_weights has {len(shares)} values but the body has {len(layers)} "
+            f"layers ({', '.join(layers)}); give one weight per layer"
+        )
+    each = [w * tree.cosines({n: x}) for w, (n, x) in zip(shares, layers.items(), strict=True)]
+    return torch.stack(each).sum(0)
+
+
+def learn(server: Server, ups: Ups, stage: int, measured: Tensor, new: float = 1.0) -> None:
+    """Keep what was measured of every pair that took part; `new` < 1 is a moving average from 0,
+    else a client is alike itself and nobody else until it is measured."""
+    n, pairs = max(server.sizes) + 1, _pairs(ups)
+    unknown = measured.new_zeros(n, n).fill_diagonal_(new == 1)
+    known = server["cosine"].get(str(stage), unknown).clone()
+    known[pairs] = (1 - new) * known[pairs] + new * measured
+    server["cosine"][str(stage)] = known
+    server.log(**{f"similarity_{stage}": known[pairs]})
+
+
+def among(server: Server, ups: Ups, stage: int) -> Tensor:
+    """The similarity of those who arrived `[K, K]`."""
+    cosine: Tensor = server["cosine"][str(stage)][_pairs(ups)]
+    return cosine
+
+
+def _pairs(ups: Ups) -> tuple[Tensor, Tensor]:
+    at = tree.beside(ups.ids, ups.sizes)
+    return at[:, None], at

@@ -1,0 +1,1 @@
+"""A run is a directory: settings, execution, checkpoints, exports, comparisons."""

@@ -1,0 +1,156 @@
+"""Several methods on the same clients, over several seeds and values of their hyperparameters: run
+what is missing, then the table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from idiolect.engine.ranks import Ranks
+from idiolect.errors import UserError, did_you_mean
+from idiolect.runs import config as settings
+from idiolect.runs import execute as runs
+
+DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
+DEMO_ROUNDS = 30
+DEMO_SPLIT = {"name": "dirichlet", "clients": 20, "alpha": 0.2}
+# The same local training for all, as the papers' own settings are for larger images; PFLEGO has
+# no local SGD and gets larger steps for the same reason.
+DEMO_SETS = (
+    *(
+        f"{name}.{setting}"
+        for name in DEMO_METHODS
+        if name != "pflego"
+        for setting in ("lr=0.1", "batch_size=16", "epochs=2")
+    ),
+    "pflego.beta=0.02",
+    "pflego.rho=0.005",
+)
+DEMO_ABOUT = (
+    "1,797 handwritten digits (scikit-learn's) over 20 clients, each with its own mix of classes "
+    f"(Dirichlet, alpha {DEMO_SPLIT['alpha']}); six methods, {DEMO_ROUNDS} rounds each."
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run of a comparison."""
+
+    config: dict[str, Any]
+    out: Path
+
+
+def plans(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+) -> list[Plan]:
+    """Every method with every seed and every combination of the values in `sweeps`. `--set
+    fedas.lr=…` and `--sweep fedas.lr=…` are meant for fedas alone."""
+    known = settings.methods_known(methods)
+    if len(set(known)) < len(known):
+        raise UserError("each method can be compared once; to vary its settings use --sweep")
+    todo = [(name, point) for name in known for point in _points(name, known, sweeps)]
+    flags = dict(flags or {})
+    given = "rounds" in flags or any(item.startswith("rounds=") for item in sets)
+    given = given or (file is not None and "rounds" in settings.read_yaml(file))
+    if not given:
+        # Papers ran their methods for different lengths; a comparison needs one.
+        flags["rounds"] = max(settings.rounds_default(name) for name in known)
+    made = []
+    for seed in seeds:
+        for name, point in todo:
+            config = settings.resolve(
+                file,
+                {**flags, "method": {"name": name}, "seed": seed},
+                [*_meant_for(name, known, sets), *(f"method.{k}={v}" for k, v in point.items())],
+            )
+            values = [f"{key}{config['method'][key]}" for key in point]
+            made.append(Plan(config, out / "-".join([name, *values, f"seed{seed}"])))
+    if len({item.out for item in made}) < len(made):
+        raise UserError("--sweep takes different values for a hyperparameter")
+    return made
+
+
+def demo(out: Path, seeds: Sequence[int]) -> list[Plan]:
+    """The comparison `idiolect demo` runs."""
+    flags = {"data": {"name": "digits"}, "split": DEMO_SPLIT, "rounds": DEMO_ROUNDS}
+    return plans(DEMO_METHODS, seeds, out, flags=flags, sets=DEMO_SETS)
+
+
+def run_all(
+    plan: Sequence[Plan], progress: runs.Progress, build: runs.Builder | None = None
+) -> None:
+    """Run what is missing and continue what is unfinished."""
+    # All directories are checked before the first minute is spent.
+    ranks = Ranks.current()
+    standing = [ranks.agree(runs.standing, item.out, item.config) for item in plan]
+    by_method: dict[str, list[Plan]] = {}  # seeds and values of one share a stack
+    for item, found in zip(plan, standing, strict=True):
+        if found == "finished":
+            progress.note(f"{settings.label(item.config)}: already finished in {item.out}")
+        else:
+            by_method.setdefault(item.config["method"]["name"], []).append(item)
+    for items in by_method.values():
+        outs = [item.out for item in items]
+        runs.execute_together([item.config for item in items], outs, True, progress, build)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0,1,2`."""
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds takes whole numbers such as 0,1,2, got '{text}'") from None
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError(f"--seeds takes different numbers of at least 0, got '{text}'")
+    return seeds
+
+
+def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[dict[str, str]]:
+    """The combinations of values swept for this method: one empty one if there are none."""
+    from idiolect.methods import REGISTRY
+
+    axes: dict[str, list[str]] = {}
+    for item in sweeps:
+        path, equals, values = item.partition("=")
+        whose, dot, key = path.strip().rpartition(".")
+        if not equals or not all(text.strip() for text in values.split(",")):
+            raise UserError(f"--sweep takes key=value,value such as mu=0.01,0.1, got '{item}'")
+        if dot and whose != "method" and whose not in compared:
+            raise did_you_mean(whose, compared, "method in this comparison")
+        meant = [whose] if dot and whose != "method" else compared
+        having = [other for other in meant if key in REGISTRY[other].__dataclass_fields__]
+        if not having:
+            fields = {f for other in meant for f in REGISTRY[other].__dataclass_fields__}
+            raise did_you_mean(key, sorted(fields), f"hyperparameter of {', '.join(meant)}")
+        if name in having:
+            if key in axes:
+                raise UserError(f"--sweep has {key} of {name} twice; give all values in one")
+            axes[key] = [text.strip() for text in values.split(",")]
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[str]:
+    """Settings for all methods, and those for this one, as `method.key=value`. A hyperparameter
+    that only some of the compared methods have is for those."""
+    from idiolect.methods import REGISTRY
+
+    kept = []
+    for item in sets:
+        first, dot, rest = item.partition(".")
+        if dot and first in REGISTRY:
+            if first == name:
+                kept.append(f"method.{rest}")
+            continue
+        key = rest.partition("=")[0]
+        has = [other for other in compared if key in REGISTRY[other].__dataclass_fields__]
+        if first == "method" and has and name not in has:
+            continue
+        kept.append(item)
+    return kept

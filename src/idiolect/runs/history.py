@@ -1,0 +1,167 @@
+"""What a run remembers of each round: client table (Parquet), what methods log (safetensors).
+
+Rounds since the last checkpoint go to a small part file; once the parts have grown to a quarter of
+the whole, all is written again as one file. Each file is atomic, so a kill at any moment loses at
+most the rounds after the last checkpoint, and writing stays cheap however long the run is.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from idiolect.core import files
+
+Item = TypeVar("Item")
+Columns = Mapping[str, np.ndarray]
+
+LARGEST_LOG = 1 << 20  # bytes of one logged tensor; a larger one is not kept
+LOG_BUDGET = 64 << 20  # bytes of one log over the whole run; beyond it, rounds are skipped evenly
+
+
+class RoundLog(Generic[Item]):
+    """Items by round, on disk as `name.suffix` and parts `name.part-000011.suffix`."""
+
+    name: str
+    suffix: str
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rounds: dict[int, Item] = {}
+        self.fresh: list[int] = []  # not on disk yet
+        self.in_parts = 0
+
+    def add(self, round: int, item: Item) -> None:
+        self.rounds[round] = item
+        self.fresh.append(round)
+
+    def flush(self, whole: bool = False) -> None:
+        """Put everything on disk: as one file, or the fresh rounds as one more part."""
+        if not self.fresh and not whole:
+            return
+        loose = self.in_parts + len(self.fresh)
+        if whole or 4 * loose >= len(self.rounds):
+            self._write(self.path, self.rounds)
+            for part in self.parts():
+                part.unlink(missing_ok=True)
+            self.in_parts = 0
+        else:
+            part = self.folder / f"{self.name}.part-{self.fresh[0]:06d}.{self.suffix}"
+            self._write(part, {number: self.rounds[number] for number in self.fresh})
+            self.in_parts = loose
+        self.fresh = []
+
+    def load(self, until: int | None = None) -> None:
+        """Read back all rounds up to `until`."""
+        found: dict[int, Item] = {}
+        for path in (self.path, *self.parts()):
+            if path.exists():
+                found.update(self._read(path))
+        keep = sorted(number for number in found if until is None or number <= until)
+        self.rounds = {number: found[number] for number in keep}
+        self.fresh, self.in_parts = [], 0
+
+    def truncate(self, until: int) -> None:
+        """Forget every round after `until`, on disk too."""
+        if until < 0:
+            self.rounds, self.fresh, self.in_parts = {}, [], 0
+            for path in (self.path, *self.parts()):
+                path.unlink(missing_ok=True)
+        elif self.path.exists() or self.parts():
+            self.load(until)
+            self.flush(whole=True)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.name}.{self.suffix}"
+
+    def parts(self) -> list[Path]:
+        return sorted(self.folder.glob(f"{self.name}.part-*.{self.suffix}"))
+
+    def _write(self, path: Path, rounds: Mapping[int, Item]) -> None:
+        raise NotImplementedError
+
+    def _read(self, path: Path) -> dict[int, Item]:
+        raise NotImplementedError
+
+
+class ClientLog(RoundLog[Columns]):
+    """The client × round table."""
+
+    name, suffix = "clients", "parquet"
+
+    def table(self) -> dict[str, np.ndarray]:
+        return stack(self.rounds)
+
+    def _write(self, path: Path, rounds: Mapping[int, Columns]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with files.replacing(path) as draft:
+            pq.write_table(pa.table(stack(rounds)), draft, compression="zstd")
+
+    def _read(self, path: Path) -> dict[int, Columns]:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+        columns = {
+            name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names
+        }
+        if "round" not in columns or not len(columns["round"]):
+            return {}
+        number = columns.pop("round")
+        cuts = np.flatnonzero(np.diff(number)) + 1
+        starts = [0, *cuts.tolist()]
+        split = {name: np.split(values, cuts) for name, values in columns.items()}
+        return {
+            int(number[start]): {name: parts[i] for name, parts in split.items()}
+            for i, start in enumerate(starts)
+        }
+
+
+class MatrixLog(RoundLog[dict[str, Tensor]]):
+    """What methods log, as `aggregation_weight/round_0003`."""
+
+    name, suffix = "matrices", "safetensors"
+
+    def keep(self, round: int, logs: Mapping[str, Tensor], total: int) -> None:
+        """Add what is small enough. Which rounds stay depends on sizes alone, never on chance."""
+        kept = {}
+        for name, value in logs.items():
+            stride = max(1, -(-value.nbytes * total // LOG_BUDGET))
+            if value.nbytes <= LARGEST_LOG and (round % stride == 0 or round == total):
+                kept[name] = value.detach().cpu().clone()
+        if kept:
+            self.add(round, kept)
+
+    def _write(self, path: Path, rounds: Mapping[int, dict[str, Tensor]]) -> None:
+        flat = {
+            f"{name}/round_{number:04d}": value
+            for number, logs in rounds.items()
+            for name, value in logs.items()
+        }
+        if flat or path.exists():
+            files.write_tensors(path, flat)
+
+    def _read(self, path: Path) -> dict[int, dict[str, Tensor]]:
+        from safetensors.torch import load_file
+
+        rounds: dict[int, dict[str, Tensor]] = {}
+        for key, value in load_file(path).items():
+            name, _, number = key.rpartition("/round_")
+            rounds.setdefault(int(number), {})[name] = value
+        return dict(sorted(rounds.items()))
+
+
+def stack(rounds: Mapping[int, Columns]) -> dict[str, np.ndarray]:
+    """All rounds below each other, with the column `round` first."""
+    names: Iterable[str] = next(iter(rounds.values()), {})
+    parts: list[Any] = [
+        np.full(len(columns["client"]), number, np.int32) for number, columns in rounds.items()
+    ]
+    table = {"round": np.concatenate(parts) if parts else np.zeros(0, np.int32)}
+    for name in names:
+        table[name] = np.concatenate([np.asarray(columns[name]) for columns in rounds.values()])
+    return table

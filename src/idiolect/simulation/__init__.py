@@ -1,0 +1,1 @@
+"""One method on one federation, round by round, on one machine."""

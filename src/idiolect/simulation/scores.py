@@ -1,0 +1,86 @@
+"""What every client's models scored when they were last tested.
+
+Numbers may still be on their way from a GPU: what is to be done with them is queued, and done in
+order when somebody reads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idiolect.core import memory
+
+SERIES = ("before", "after", "global")
+Columns = dict[str, np.ndarray]
+
+
+class Scores:
+    """One column per figure and series, one row per client; NaN where nothing was tested."""
+
+    def __init__(self, sizes: Mapping[str, np.ndarray]):
+        """`sizes` has how many samples each client has in each part."""
+        self._sizes = sizes
+        n = len(sizes["test"])
+        names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
+        names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
+        self._columns = {name: np.full(n, np.nan) for name in names}
+        self._queue: deque[Callable[[], None]] = deque()
+
+    @property
+    def columns(self) -> Columns:
+        """As they are now."""
+        while self._queue:
+            self._queue.popleft()()
+        return self._columns
+
+    def restore(self, columns: Mapping[str, Tensor]) -> None:
+        """Go on from earlier columns; snapshots taken so far keep what they saw."""
+        known = self.columns
+        self._columns = {name: columns[name].numpy().copy() for name in known}
+
+    def write(
+        self, series: str, part: str, ids: Sequence[int], correct: Tensor, loss: Tensor
+    ) -> None:
+        """Correct predictions and summed losses of clients `ids` on their own samples."""
+        come = memory.coming(torch.stack([correct, loss]).double())
+        prefix, sizes, who = "val_" if part == "val" else "", self._sizes[part], list(ids)
+
+        def put() -> None:
+            with np.errstate(invalid="ignore"):
+                accuracy, loss = come().numpy() / sizes[who]
+            self._columns[f"{prefix}accuracy_{series}"][who] = accuracy
+            self._columns[f"{prefix}loss_{series}"][who] = loss
+
+        self._queue.append(put)
+
+    def copy(self, series: str, to: str, ids: Sequence[int]) -> None:
+        """These clients' models are tested already, under the name of another series."""
+        who = list(ids)
+
+        def put() -> None:
+            for name, column in self._columns.items():
+                if name.endswith(f"_{series}"):
+                    self._columns[name.removesuffix(series) + to][who] = column[who]
+
+        self._queue.append(put)
+
+    def snapshot(self) -> Callable[[], Columns]:
+        """The columns as of now, whenever that is asked for; later tests are not waited for."""
+        found: Columns = {}
+        self._queue.append(lambda: found.update({k: v.copy() for k, v in self._columns.items()}))
+
+        def read() -> Columns:
+            while not found:
+                self._queue.popleft()()
+            return found
+
+        return read
+
+    def blank(self) -> Columns:
+        """Of a round without a test."""
+        return dict.fromkeys(self._columns, np.full(len(self._sizes["test"]), np.nan))

@@ -1,0 +1,127 @@
+"""The benchmarks run, and their rows hold what they name."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from idiolect import bench
+from idiolect.bench import headline
+from idiolect.bench.job import Job, measure, pooled, random_federation, random_table
+from idiolect.bench.round_time import cpu_jobs, uneven
+from idiolect.cli.app import app
+from idiolect.errors import UserError
+from idiolect.runs import environment
+
+
+@pytest.mark.parametrize("name", bench.BENCHMARKS)
+def test_quick(name: str) -> None:
+    result = bench.run(name, "cpu", quick=True)
+    assert result["machine"]["packages"]["torch"]
+    assert result["rows"] and "failed" not in result
+    for row in result["rows"]:
+        assert all(v is None or isinstance(v, (str, list)) or v >= 0 for v in row.values())
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(UserError, match="did you mean 'scale'"):
+        bench.run("scales")
+
+
+def test_command() -> None:
+    done = CliRunner().invoke(app, ["bench", "server", "--quick", "--device", "cpu", "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["name"] == "server"
+    assert "pfl-headline" in CliRunner().invoke(app, ["bench", "--list"]).stdout
+
+
+@pytest.mark.parametrize("out", ["", "nowhere/result.json"])
+def test_a_place_for_the_result_is_asked_for_first(out: str, tmp_path: Path) -> None:
+    command = ["bench", "server", "--quick", "--device", "cpu", "--out", str(tmp_path / out)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and not done.stdout
+    assert done.stderr.startswith("error: cannot write") and done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("idiolect.core.files.write_json", full)
+    command = ["bench", "server", "--quick", "--device", "cpu", "--out", str(tmp_path / "a.json")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and "mix_s" in done.stdout  # the table is there all the same
+    assert done.stderr.endswith("a.json: No space left on device\n")
+
+
+def test_headline_needs_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Random data never stands in for CIFAR-10 unless the quick form was asked for."""
+    for name in ("IDIOLECT_DATA", "IDIOLECT_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("idiolect.data.places.hub_installed", lambda: False)
+    done = CliRunner().invoke(app, ["bench", "pfl-headline", "--device", "cpu"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: dataset 'cifar10' not found")
+    assert done.stderr.count("\n") == 1
+    assert headline.headline_jobs(quick=True)[0].label["data"] == "random"
+
+
+def test_headline_settings() -> None:
+    """Equal weights, the samples in stored order, a twentieth of the users, dropout on."""
+    job = headline.headline_jobs(quick=True)[0]
+    sim = job.simulation("cpu", 3)
+    assert sim.method.weighting == "uniform" and sim.method.order == "fixed"  # type: ignore[attr-defined]
+    assert (sim.method.lr, sim.method.epochs, sim.method.batch_size) == (0.1, 1, 10)  # type: ignore[attr-defined]
+    assert all(len(t.start) == job.label["cohort"] for t in sim.turns)
+    drops = [m.p for m in sim.engine.net.module.modules() if isinstance(m, torch.nn.Dropout)]
+    assert drops == [0.25, 0.5]
+
+
+def test_own_scale_makes_training_samples_standard() -> None:
+    federation = headline._own_scale(random_federation([40, 20], (3, 8, 8), 0.5))
+    x = federation.inputs(torch.cat(federation.train), torch.float64)
+    assert x.mean((0, 2, 3)).abs().max() < 1e-9
+    assert (x.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-9
+
+
+def test_accuracy_is_the_share_of_all_test_samples() -> None:
+    """Not the mean over clients: they are of different size."""
+    job = Job({}, {"name": "fedavg"}, random_federation([30, 90], (1, 8, 8), 0.5), "linear")
+    sim = job.simulation("cpu", 2)
+    done = sim.step()
+    model, fed = sim.server_model(), job.federation
+    rows = torch.cat(fed.test)
+    logits = fed.inputs(rows).flatten(1) @ model["head.weight"].T + model["head.bias"]  # type: ignore[index]
+    share = (logits.argmax(1) == fed.y[rows]).double().mean().item()
+    assert pooled(done, "global") == pytest.approx(share)
+    untested = Job(job.label, job.method, fed, "linear", options={"eval_every": 1000})
+    assert measure(untested, "cpu")["accuracy"] is None
+
+
+def test_cpu_job_is_the_split_of_all_of_mnist(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = random_table(70_000, (1, 28, 28))
+    monkeypatch.setattr("idiolect.bench.round_time._mnist", lambda quick: table)
+    federation = cpu_jobs(quick=False)[0].federation
+    whole = federation.sizes("train") + federation.sizes("test")
+    assert int(whole.sum()) == 70_000 and len(whole) == 20
+    assert (federation.sizes("train") == (0.75 * whole).long()).all()
+    assert whole.max() > 2 * whole.min()
+
+
+def test_uneven_ends() -> None:
+    sizes = uneven(20, 596, 4768)
+    assert (sizes[0], sizes[-1], sizes.sum()) == (596, 4768, 59_621)
+
+
+def test_commit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What we are told counts more than what git says: a copy may have an old history."""
+    monkeypatch.setattr(environment, "_git", lambda _, what, *__: "def" * (what == "rev-parse"))
+    monkeypatch.setenv("IDIOLECT_COMMIT", "abc123")
+    assert environment.commit() == "abc123"
+    monkeypatch.delenv("IDIOLECT_COMMIT")
+    assert environment.commit() == "def"

@@ -1,0 +1,198 @@
+"""Federation: own data, its checks, and what a model sees of it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from idiolect.data import Federation, build, describe, list_datasets, list_splits
+from idiolect.errors import UserError
+
+
+def client(n=6, m=3, shape=(4,), classes=3, dtype=np.float32, seed=0):
+    draw = np.random.default_rng(seed)
+    return {
+        "x_train": draw.normal(size=(n, *shape)).astype(dtype),
+        "y_train": np.arange(n) % classes,
+        "x_test": draw.normal(size=(m, *shape)).astype(dtype),
+        "y_test": np.arange(m) % classes,
+    }
+
+
+def test_from_arrays_keeps_every_sample_with_its_client():
+    clients = [client(seed=1), client(n=2, m=1, seed=2)]
+    fed = Federation.from_arrays(clients, names=["north", "south"])
+    assert (fed.n_clients, fed.classes, fed.shape) == (2, 3, (4,))
+    assert fed.sizes("train").tolist() == [6, 2]
+    assert fed.sizes("val").tolist() == [0, 0]
+    for i, given in enumerate(clients):
+        for part, rows in (("train", fed.train[i]), ("test", fed.test[i])):
+            assert np.array_equal(fed.x[rows].numpy(), given[f"x_{part}"])
+            assert np.array_equal(fed.y[rows].numpy(), given[f"y_{part}"])
+    assert fed.names == ("north", "south")
+
+
+def test_tensors_validation_part_and_unseen():
+    given = client()
+    given = {k: torch.as_tensor(v) for k, v in given.items()}
+    given |= {"x_val": given["x_test"], "y_val": given["y_test"]}
+    fed = Federation.from_arrays([given, client(), client()], classes=5, unseen=[2])
+    assert fed.sizes("val").tolist() == [3, 0, 0]
+    assert (fed.classes, fed.unseen, fed.seen) == (5, (2,), (0, 1))
+
+
+def test_inputs_scale_bytes_and_normalise():
+    x = np.full((2, 3, 2, 2), 51, np.uint8)
+    given = {"x_train": x, "y_train": [0, 1], "x_test": x, "y_test": [0, 1]}
+    fed = Federation.from_arrays([given], mean=0.1, std=(0.5, 1.0, 2.0))
+    out = fed.inputs(fed.train[0])
+    assert fed.mean == (0.1, 0.1, 0.1)
+    torch.testing.assert_close(out[0, :, 0, 0], torch.tensor([0.2, 0.1, 0.05]))
+    assert fed.inputs(fed.test[0], torch.float64).dtype == torch.float64
+
+
+def test_double_precision_is_kept():
+    fed = Federation.from_arrays([client(dtype=np.float64)])
+    assert fed.x.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x_train": np.full((6, 4), np.nan, np.float32)}, "client 1.*NaN.*x_train"),
+        ({"x_test": np.full((3, 4), np.inf, np.float32)}, "client 1.*NaN.*x_test"),
+        ({"y_train": np.full(6, -1)}, "client 1.*label -1"),
+        ({"y_test": np.full(3, 9)}, "client 1.*label 9.*outside 0..2"),
+        ({"y_test": np.full(3, 0.5)}, "client 1.*whole numbers"),
+        ({"y_test": np.zeros(2, int)}, "client 1.*3 samples.*2 labels"),
+        ({"x_test": np.zeros((3, 5), np.float32)}, r"client 1.*\[5\].*\[4\]"),
+        ({"x_test": np.zeros((3, 4), np.uint8)}, "client 1.*uint8"),
+        ({"x_train": np.zeros((0, 4)), "y_train": np.zeros(0, int)}, "client 1.*training"),
+        ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "client 1.*testing"),
+        ({"x_tset": np.zeros(1)}, "client 1.*x_tset"),
+        ({"x_val": np.zeros((1, 4), np.float32)}, "client 1.*both"),
+    ],
+)
+def test_bad_clients_are_named(change, words):
+    with pytest.raises(UserError, match=words) as caught:
+        Federation.from_arrays([client(), {**client(), **change}], classes=3)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_array_is_named():
+    given = client()
+    del given["y_test"]
+    with pytest.raises(UserError, match="client 0: 'y_test' is missing"):
+        Federation.from_arrays([given])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"names": ["a"]}, "2 different names"),
+        ({"names": ["a", "a"]}, "2 different names"),
+        ({"unseen": [5]}, "below 2"),
+        ({"unseen": [0, 1]}, "none is left"),
+        ({"std": 0.0}, "positive"),
+        ({"mean": (0.1, 0.2)}, "2 values"),
+        ({"mean": float("nan")}, "finite"),
+        ({"classes": 0}, "at least 1"),
+    ],
+)
+def test_bad_options(options, words):
+    with pytest.raises(UserError, match=words):
+        Federation.from_arrays([client(), client()], **options)
+
+
+def test_no_clients():
+    with pytest.raises(UserError, match="no samples"):
+        Federation.from_arrays([])
+
+
+def test_one_sample_for_testing_none_says_the_fix():
+    with pytest.raises(UserError, match=r"client 0 has 1 sample: none left for testing; raise"):
+        Federation(
+            x=torch.zeros(2, 3),
+            y=torch.zeros(2, dtype=torch.int64),
+            train=(torch.tensor([0]),),
+            val=(),
+            test=(torch.empty(0, dtype=torch.int64),),
+            classes=2,
+        )
+
+
+def test_rows_outside_the_table():
+    one = torch.tensor([0])
+    with pytest.raises(UserError, match="client 0: test has row numbers outside"):
+        Federation(torch.zeros(2, 3), one.repeat(2), (one,), (), (one + 7,), classes=2)
+
+
+def test_one_class_one_sample_client_is_legal():
+    fed = Federation.from_arrays([client(n=1, m=1)])
+    assert fed.sizes("train").tolist() == [1]
+
+
+def test_build_on_the_embedded_digits():
+    fed = build({"name": "digits"}, {"name": "iid", "clients": 4, "val_share": 0.1}, seed=3)
+    assert fed.shape == (1, 8, 8) and fed.classes == 10
+    assert int(fed.x.max()) == 255
+    assert sum(int(fed.sizes(p).sum()) for p in ("train", "val", "test")) == 1797
+    assert fed.info["split"]["clients"] == 4 and fed.info["seed"] == 3
+    again = build({"name": "digits"}, {"name": "iid", "clients": 4, "val_share": 0.1}, seed=3)
+    other = build({"name": "digits"}, {"name": "iid", "clients": 4, "val_share": 0.1}, seed=4)
+    assert all(torch.equal(a, b) for a, b in zip(fed.val, again.val, strict=True))
+    assert not torch.equal(fed.train[0], other.train[0])
+
+
+def test_describe_is_json_and_counts_every_sample():
+    fed = build({"name": "digits"}, {"name": "shards", "clients": 5, "unseen": 2}, seed=0)
+    told = json.loads(json.dumps(describe(fed)))
+    assert told["n_clients"] == 5 and len(told["unseen"]) == 2
+    for i, row in enumerate(told["clients"]):
+        assert row["train"] == sum(row["histogram"]["train"].values()) == len(fed.train[i])
+        assert row["classes"] == len(row["histogram"]["train"])
+        assert row["unseen"] == (i in fed.unseen)
+
+
+def test_lists_are_json():
+    names = [d["name"] for d in json.loads(json.dumps(list_datasets()))]
+    assert names[0] == "digits" and "tiny_imagenet" in names
+    listed = {s["name"]: s for s in json.loads(json.dumps(list_splits()))}
+    alpha = next(f for f in listed["dirichlet"]["fields"] if f["name"] == "alpha")
+    assert alpha["default"] == 0.1 and alpha["type"] == "float" and alpha["doc"]
+    assert all(f["doc"] for s in listed.values() for f in s["fields"])
+
+
+@pytest.mark.parametrize(
+    ("data", "split", "seed", "words"),
+    [
+        ({"name": "digitss"}, {"name": "iid"}, 0, "did you mean 'digits'"),
+        ({"name": "digits", "normalise": "x"}, {"name": "iid"}, 0, "did you mean 'normalize'"),
+        ({"name": "digits", "normalize": "fedass"}, {"name": "iid"}, 0, "did you mean 'fedas'"),
+        ({"name": "digits", "normalize": "spfl"}, {"name": "iid"}, 0, "not published for digits"),
+        ({"name": "digits", "rows": [10, 2]}, {"name": "iid"}, 0, "expected 10 and 2"),
+        ({"name": "digits", "rows": 10}, {"name": "iid"}, 0, "data.rows must be"),
+        ({"name": "digits"}, {"name": "dirichelet"}, 0, "did you mean 'dirichlet'"),
+        ({"name": "digits"}, {"name": "dirichlet", "alfa": 1}, 0, "did you mean 'alpha'"),
+        ({"name": "digits"}, {"name": "dirichlet", "alpha": "a"}, 0, "must be float"),
+        ({"name": "digits"}, {"name": "iid", "clients": 2.5}, 0, "must be int"),
+        ({"name": "digits"}, {"name": "iid", "clients": None}, 0, "needs split.clients"),
+        ({"name": "digits"}, {"name": "iid", "clients": 2000}, 0, "1797 samples; lower"),
+        ({"name": "digits"}, {"name": "iid"}, -1, "seed"),
+        ({"name": "digits"}, {"name": "natural"}, 0, "femnist or omniglot"),
+        ({}, {"name": "iid"}, 0, "data needs a name"),
+        ({"name": "digits"}, {}, 0, "split needs a name"),
+    ],
+)
+def test_mistakes_in_sections_are_one_line(data, split, seed, words):
+    with pytest.raises(UserError, match=words) as caught:
+        build(data, split, seed)
+    assert "\n" not in str(caught.value)
+
+
+def test_normalize_choices():
+    half = build({"name": "digits", "normalize": "fedas"}, {"name": "iid"}, 0)
+    none = build({"name": "digits", "normalize": "pflego"}, {"name": "iid"}, 0)
+    assert half.mean == half.std == (0.5,)
+    assert none.mean is None and none.std is None

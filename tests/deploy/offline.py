@@ -1,0 +1,153 @@
+"""A federation in one process: the hub's letters go straight to `Site`s, through the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from idiolect.data import Federation
+from idiolect.deploy import messages
+from idiolect.deploy.client import Site
+from idiolect.deploy.dispatch import Terms
+from idiolect.deploy.messages import Letter
+from idiolect.deploy.registry import Arrival
+from idiolect.deploy.server import Hub
+from idiolect.runs import config as settings
+from idiolect.simulation.simulation import Simulation
+
+EXPERIMENT = "0123456789abcdef"
+
+
+def arrays(client: int, classes: int = 3) -> dict[str, np.ndarray]:
+    """One site's own data; sizes differ from site to site."""
+    rng = np.random.default_rng(100 + client)
+    means = np.random.default_rng(7).normal(size=(classes, 1, 8, 8))
+
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.integers(0, classes, n)
+        return means[y] + rng.normal(size=(n, 1, 8, 8)), y
+
+    (x, y), (x_test, y_test) = draw(20 + 7 * client), draw(11)
+    return {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test}
+
+
+def site_data(client: int) -> Federation:
+    return Federation.from_arrays([arrays(client)], classes=3)
+
+
+def all_data(clients: int) -> Federation:
+    return Federation.from_arrays([arrays(i) for i in range(clients)], classes=3)
+
+
+def config(method: str, rounds: int = 2, **method_settings: Any) -> dict[str, Any]:
+    flags = {
+        "method": {"name": method, **method_settings},
+        "model": {"name": "mlp"},
+        "rounds": rounds,
+        "dtype": "float64",
+        "checkpoint_every": 1,
+        "device": "cpu",
+    }
+    return settings.resolve(None, flags)
+
+
+def simulated(made: dict[str, Any], clients: int, **options: Any) -> Simulation:
+    from idiolect import methods, models
+
+    data = all_data(clients)
+    model = models.build(made["model"], data.shape, data.classes, made["seed"])
+    return Simulation(
+        methods.build(made["method"]),
+        data,
+        model,
+        rounds=made["rounds"],
+        seed=made["seed"],
+        engine="loop",
+        device="cpu",
+        dtype=made["dtype"],
+        **options,
+    )
+
+
+class LocalPost:
+    """Delivers at once, or as a test wants it: `hold` keeps an answer back, `change` spoils it."""
+
+    def __init__(self, sites: Sequence[Site]):
+        self.sites = {1000 + site.client: site for site in sites}
+        self.answers: dict[str, Arrival] = {}
+        self.hold: Callable[[Letter], bool] = lambda answer: False
+        self.change: Callable[[Letter], Letter] = lambda answer: answer
+        self.sent: list[tuple[int, Letter]] = []
+        self.online = set(self.sites)
+
+    def nodes(self) -> list[int]:
+        return sorted(self.online)
+
+    def send(self, parcels: Sequence[tuple[int, Letter]], ttl: float) -> list[str | None]:
+        ids: list[str | None] = []
+        for node, letter in parcels:
+            self.sent.append((node, letter))
+            message = f"m{len(self.sent)}"
+            ids.append(message)
+            request = messages.unpack(*messages.pack(letter), limit=1 << 30)
+            answer = self.change(self.sites[node].answer(request))
+            self.answers[message] = Arrival(message, node, answer)
+        return ids
+
+    def collect(self, ids: Iterable[str], limits: dict[str, int]) -> list[Arrival]:
+        found = []
+        for message in ids:
+            arrival = self.answers.get(message)
+            if arrival is None or (arrival.letter is not None and self.hold(arrival.letter)):
+                continue
+            found.append(self.answers.pop(message))
+            if arrival.letter is not None:
+                text, block = messages.pack(arrival.letter)
+                try:
+                    letter = messages.unpack(text, block, limits[message])
+                except messages.Malformed as error:
+                    found[-1] = Arrival(message, arrival.node, None, str(error), malformed=True)
+                else:
+                    found[-1] = Arrival(message, arrival.node, letter)
+        return found
+
+
+def sites(folder: Path, clients: int) -> list[Site]:
+    return [Site(i, site_data(i), folder / f"site{i}") for i in range(clients)]
+
+
+def hub(made: dict[str, Any], post: LocalPost, clients: int, **terms: Any) -> Hub:
+    how = {"poll": 0.001, "timeout": 20.0, "patience": 5.0} | terms
+    made_hub = Hub(made, Terms(EXPERIMENT, clients, **how), post)
+    made_hub.gather()
+    return made_hub.open(made)
+
+
+def assert_same_server(ours: Hub, theirs: Simulation, atol: float = 1e-9) -> None:
+    mine, _ = ours.state()
+    his, _ = theirs.state()
+    names = [n for n in his if n.startswith(("server/", "tables/"))]
+    assert names
+    assert {n for n in mine if n.startswith(("server/", "tables/"))} == set(names)
+    for name in names:
+        gap = (mine[name].double() - his[name].double()).abs().max() if mine[name].numel() else 0.0
+        assert float(gap) <= atol, f"{name}: off by {float(gap):.2e}"
+
+
+def assert_same_private(site: Site, theirs: Simulation, atol: float = 1e-9) -> None:
+    state = site.memory.load(EXPERIMENT)
+    assert state is not None
+    from idiolect.core import tree
+
+    ours = tree.leaves(state.mine)
+    his = tree.leaves(theirs.mine[[site.client]])
+    assert set(ours) == set(his)
+    for name, value in his.items():
+        gap = (
+            (ours[name].double() - value.double()).abs().max() if value.numel() else torch.zeros(())
+        )
+        assert float(gap) <= atol, f"client {site.client} {name}: off by {float(gap):.2e}"

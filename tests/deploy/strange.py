@@ -1,0 +1,57 @@
+"""`--data tests.deploy.strange:load`: a client that misbehaves as $FAULT says.
+
+FAULT is a comma-separated list of `kind:version[:seconds]`, applied to the answers to `fit`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idiolect.deploy.client import Site
+from idiolect.deploy.messages import Letter
+from tests.deploy.offline import site_data
+
+
+def load(client: int) -> Any:
+    faults = {}
+    for item in filter(None, os.environ.get("FAULT", "").split(",")):
+        kind, version, *seconds = item.split(":")
+        faults[int(version)] = (kind, float(seconds[0]) if seconds else 0.0)
+    honest = Site.answer
+
+    def answer(self: Site, request: Letter) -> Letter:
+        kind, seconds = "", 0.0
+        if request.kind == "fit":
+            kind, seconds = faults.get(request.meta["version"], ("", 0.0))
+        if kind == "before":  # slow before it has done anything
+            Path(f"slow{client}").touch()
+            time.sleep(seconds)
+        reply = honest(self, request)
+        if kind == "after":  # slow after its work is on disk
+            Path(f"slow{client}").touch()
+            time.sleep(seconds)
+        return spoiled(reply, kind)
+
+    Site.answer = answer  # type: ignore[method-assign]
+    return site_data(client)
+
+
+def spoiled(reply: Letter, kind: str) -> Letter:
+    if kind not in ("nan", "shape", "version", "giant"):
+        return reply
+    model, meta = dict(reply.record["up"]["model"]), dict(reply.meta)
+    name = next(iter(model))
+    if kind == "nan":
+        model[name] = model[name] * float("nan")
+    elif kind == "shape":
+        model[name] = model[name][:, :-1]
+    elif kind == "giant":
+        model[name] = torch.zeros(1, 8_000_000, dtype=torch.float64)
+    elif kind == "version":
+        meta["version"] += 7
+    return Letter(meta, {"up": {"model": model}})

@@ -1,0 +1,109 @@
+"""Mistakes on the command line are one line that names the fix."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from idiolect.cli import deploy as deploy_cli
+from idiolect.deploy import processes
+from idiolect.errors import UserError
+
+APP = typer.Typer()
+deploy_cli.register(APP)
+
+
+@pytest.fixture(autouse=True)
+def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "needs_flower", lambda: None)
+
+
+def call(*words: str) -> None:
+    typer.main.get_command(APP).main(list(words), standalone_mode=False)
+
+
+CLIENT = ("client", "--server", "127.0.0.1:1", "--id", "0", "--data", "d", "--state", "s")
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (("server", "fedavg", "--clients", "3"), "give --keys DIR"),
+        (("server", "fedavg", "--insecure", "--host", "0.0.0.0"), "loopback interface only"),
+        (("server", "--insecure"), "give a method and --clients N"),
+        (("server", "fedavgg", "--clients", "3", "--insecure"), "did you mean 'fedavg'"),
+        (("server", "fedavg", "--clients", "0", "--insecure"), "at least 1"),
+        (("server", "--resume", "nowhere", "--insecure"), "not a run of"),
+        (CLIENT, "give --ca and --key"),
+        ((*CLIENT, "--insecure", "--ca", "x"), "give --ca and --key"),
+        ((*CLIENT, "--ca", "x", "--key", "y"), "x does not exist"),
+        ((*CLIENT, "--insecure", "--worker", "other"), "idiolect or flower"),
+        (
+            ("client", "--server", "example.org:1", "--id", "0", "--data", "d", "--state", "s",
+             "--insecure"),
+            "server on this machine",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes_name_the_fix(
+    words: tuple[str, ...], fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        call(*words)
+    assert fix in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_supernode_without_a_port_starts_anew_with_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker knows the port too, so both are started again, by what chooses it."""
+    monkeypatch.setattr(processes.signal, "signal", lambda *_: None)
+    family, workers = processes.Family(tmp_path), []
+
+    def start() -> None:
+        if workers:
+            assert workers[0].poll() is not None  # the first one has been ended
+            raise KeyboardInterrupt
+        python = Path(sys.executable).name
+        family.start("worker", [python, "-c", "import time; time.sleep(600)"], {})
+        workers.append(family.children["worker"])
+        words = f"raise SystemExit('[Errno 98] bind: {processes.TAKEN}')"
+        family.start("supernode", [python, "-c", words], {})
+
+    with pytest.raises(KeyboardInterrupt):
+        processes.stay(family, start)
+    assert capsys.readouterr().err.count("port was taken") == 1
+
+
+def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"idiolect\[deploy\]"):
+        call("server", "fedavg", "--clients", "3", "--insecure")
+
+
+def test_a_planned_run_is_not_overwritten(tmp_path: Path) -> None:
+    from idiolect.deploy import experiment
+
+    given = dict.fromkeys(("model", "rounds", "seed", "participation", "dtype"))
+    given |= {"eval_every": None, "init": None}
+    terms = {"minimum": 0, "arrivals": 2, "window": 5.0, "timeout": 9.0, "patience": 8.0}
+    run = deploy_cli._planned("fedas", 3, given, terms, None, [], tmp_path / "run")
+    written = experiment.read_terms(run)
+    assert (written.clients, written.arrivals, written.window) == (3, 2, 5.0)
+    assert len(written.experiment) == 32
+    with pytest.raises(UserError, match="--resume"):
+        deploy_cli._planned("fedas", 3, given, terms, None, [], tmp_path / "run")
+
+
+def test_flower_is_started_without_phoning_home(tmp_path: Path) -> None:
+    env = processes.environment(tmp_path / "home")
+    assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert env["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert env["FLWR_HOME"] == str(tmp_path / "home")

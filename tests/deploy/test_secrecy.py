@@ -1,0 +1,177 @@
+"""What an eavesdropper and a stranger get: nothing. With real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from idiolect.runs import checkpoint
+from tests.deploy.federation_on_disk import ROOT, Field, field, journal, needs_flower
+
+pytestmark = [needs_flower, pytest.mark.heavy]
+
+
+class Tap:
+    """A wire with an ear on it: passes TCP on and keeps every byte."""
+
+    def __init__(self, target: int):
+        self.target, self.heard = target, bytearray()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._door.getsockname()[1])
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._door.accept()
+                far = None
+                with contextlib.suppress(OSError):
+                    far = socket.create_connection(("127.0.0.1", self.target))
+                if far is None:
+                    near.close()
+                    continue
+                for a, b in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(a, b), daemon=True).start()
+
+    def _pass(self, a: socket.socket, b: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := a.recv(1 << 16):
+                self.heard += piece
+                b.sendall(piece)
+        for end in (a, b):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._door.close()
+
+
+@contextlib.contextmanager
+def tapped(site: Field) -> Iterator[Tap]:
+    tap = Tap(site.port)
+    try:
+        yield tap
+    finally:
+        tap.close()
+
+
+def parameters(run: Path) -> bytes:
+    """Some bytes of the final model, as they were sent to every client to be tested."""
+    saved = checkpoint.load(run / "checkpoint", print)
+    assert saved is not None
+    leaf = saved.tensors["server/model/body.1.weight"]
+    return leaf.contiguous().numpy().tobytes()[:256]
+
+
+def one_run(site: Field, tap: Tap, keys: bool) -> Path:
+    site.server(
+        *("fedavg", "--clients", "2", "--rounds", "1", "--dtype", "float64", "--model", "mlp"),
+        *("--out", "run"),
+        keys=keys,
+    )
+    site.client(0, keys=keys, port=tap.port)
+    site.client(1, keys=keys)
+    if keys:
+        strangers(site)
+    assert site.finished() == 0, site.story()
+    return site.folder / "run"
+
+
+def strangers(site: Field) -> None:
+    """A key nobody registered, and a registered client that claims to be another one."""
+    address = ("--server", f"127.0.0.1:{site.port}", "--data", "tests.deploy.own_data:load")
+    ca = ("--ca", "keys/ca.pem")
+    key = ("--key", "elsewhere/clients/client_1")
+    site.run("stranger", "client", *address, *ca, *key, "--id", "1", "--state", "stranger")
+    key = ("--key", "keys/clients/client_2")
+    site.run("impostor", "client", *address, *ca, *key, "--id", "1", "--state", "impostor")
+
+
+def test_nothing_in_the_clear_and_strangers_see_no_model(tmp_path: Path) -> None:
+    with field(tmp_path) as site, tapped(site) as tap:
+        site.run("keys", "keys", "keys", "--clients", "3")
+        site.run("more", "keys", "elsewhere", "--clients", "2")
+        assert (site.finished("keys"), site.finished("more")) == (0, 0)
+        run = one_run(site, tap, keys=True)
+        refused = (tmp_path / "stranger" / "logs" / "supernode.log").read_text()
+        assert "code: 2004" in refused and "SuperNode ID" not in refused
+        heard = bytes(tap.heard)
+    assert len(heard) > 20_000  # client 0 really talked through the tap
+    assert parameters(run) not in heard
+    for word in (b"safetensors", b"body.1.weight", b"fedavg", b"/v1/fleet"):
+        assert word not in heard
+    seated = [n["client"] for n in journal(run, "enrolled")]
+    assert sorted(set(seated)) == [0, 1]
+    impostor = [n for n in journal(run, "refused") if n["kind"] == "hello"]
+    assert impostor and "does not belong to client 1" in impostor[0]["reason"]
+    for who in ("stranger", "impostor"):
+        assert not list((tmp_path / who).glob("*.safetensors"))
+        assert "trained" not in (tmp_path / who / "logs" / "worker.log").read_text()
+
+
+def test_the_same_tap_hears_everything_without_tls(tmp_path: Path) -> None:
+    """Otherwise the test above could not fail."""
+    with field(tmp_path) as site, tapped(site) as tap:
+        run = one_run(site, tap, keys=False)
+        heard = bytes(tap.heard)
+    assert parameters(run) in heard
+    assert b"body.1.weight" in heard and b"/v1/fleet" in heard
+
+
+def test_the_door_shows_nothing_but_the_fleet(tmp_path: Path) -> None:
+    with field(tmp_path) as site:
+        site.run("keys", "keys", "keys", "--clients", "1")
+        assert site.finished("keys") == 0
+        site.server("fedavg", "--clients", "1", "--out", "run", keys=True)
+        site.wait("the door", lambda: "listening on" in site.out("server"))
+        trust = ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.pem"))
+        for path in ("/v1/control/start-run", "/v1/control/register-node", "/docs",
+                     "/v1/runtime/acquire-task", "/v1/fleet/../control/list-runs"):  # fmt: skip
+            assert status(site.port, path, trust) == 404, path
+        assert status(site.port, "/health", trust, "GET") in (200, 405)
+        # The fleet's own paths need a registered key.
+        assert status(site.port, "/v1/fleet/pull-messages", trust) in (400, 401, 415, 422, 500)
+
+
+def status(port: int, path: str, trust: ssl.SSLContext, method: str = "POST") -> int:
+    url = f"https://127.0.0.1:{port}{path}"
+    data = b"" if method == "POST" else None
+    request = urllib.request.Request(url, data=data, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20, context=trust) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_no_connection_leaves_the_machine(tmp_path: Path) -> None:
+    """A whole federation in a network namespace that has a loopback interface and nothing else:
+    every attempt to reach further, even a name lookup, is counted by the kernel."""
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    inside = ["unshare", "--net", "--map-root-user", sys.executable, "-m", "tests.deploy.alone"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*inside, str(tmp_path)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=500
+    )
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("network namespaces are not allowed here")
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["finished"] == 0, told
+    assert told["attempts"] == 0, told
+    assert told["control"] > 0, told  # an attempt on purpose is seen

@@ -1,0 +1,88 @@
+"""Compiles our GPU kernels as their launches would, on a machine that needs no GPU, and prints how
+they move data. Run by `test_compiled.py`, in a process without Triton's interpreter."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from idiolect.engine.layers import triton_kernels
+
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+def unguarded(code: str) -> int:
+    """Products by tensor cores that may read shared memory before other threads' writes are there:
+    those must be followed by a fence, then by a barrier."""
+    fenced, guarded, found = True, True, 0
+    for line in code.splitlines():
+        if re.search(r"\b(st\.shared|stmatrix)", line):
+            fenced = guarded = False
+        elif "fence.proxy.async" in line:
+            fenced = True
+        elif "bar.sync" in line:
+            guarded |= fenced
+        elif "wgmma.mma_async" in line:
+            found += not guarded
+    return found
+
+
+class Launch:
+    """Stands in for a kernel: compiles what would have been launched."""
+
+    def __init__(self, kernel: Any, seen: dict[str, Any]):
+        self.kernel, self.seen = kernel, seen
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self.compile
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        signature, constants, known = {}, {}, {}
+        for at, (param, value) in enumerate(zip(self.kernel.params, args, strict=True)):
+            if param.is_constexpr:
+                signature[param.name], constants[(at,)] = "constexpr", value
+                continue
+            signature[param.name] = "*fp32" if isinstance(value, Tensor) else "i32"
+            # What Triton tells the compiler: pointers are aligned, sizes may divide by 16.
+            divides = isinstance(value, Tensor) or value % 16 == 0
+            if divides and not param.do_not_specialize:
+                known[(at,)] = [["tt.divisibility", 16]]
+        source = ASTSource(self.kernel, signature, constants, known)
+        code = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
+        name = self.kernel.__name__ + (" tf32" if "tf32" in args else "")
+        self.seen[name] = {
+            "wide_loads": len(re.findall(r"ld\.global[^\n]*\.v4|cp\.async\.c[^\n]* 0x10", code)),
+            "stores": len(re.findall(r"st\.global", code)),
+            "wide_stores": len(re.findall(r"st\.global[^\n]*\.v4", code)),
+            "matrix_products": len(re.findall(r"mma", code)),
+            "unguarded": unguarded(code),
+        }
+
+
+def main() -> None:
+    seen: dict[str, Any] = {}
+    for name in ("_outputs", "_to_weights", "_fold", "_pool", "_unpool"):
+        setattr(triton_kernels, name, Launch(getattr(triton_kernels, name), seen))
+    k, b = 20, 16  # the second convolution of `pfllib-round`
+    x = torch.empty(k, b, 32, 14, 14, device="meta")
+    w = torch.empty(k, 64, 32, 5, 5, device="meta")
+    how = ((1, 1), (0, 0), (1, 1))
+    for precision in ("tf32x3", "tf32"):
+        y = triton_kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, precision)
+        triton_kernels.to_weights(x, y, w.shape[3:], how, precision)
+    triton_kernels.fold(
+        torch.empty(k, b, 800, 10, 10, device="meta"), w.shape[3:], x.shape[3:], how
+    )
+    triton_kernels.unpool(y, triton_kernels.pool(y, 2), 2)
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

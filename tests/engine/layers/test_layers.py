@@ -1,0 +1,233 @@
+"""Layers of K clients against PyTorch's own, client by client: values and derivatives of every
+order that methods use. Our GPU kernels run here in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+from idiolect.engine import layers
+from idiolect.engine.layers import conv, linear, pool
+from idiolect.engine.layers.autotune import Choices
+from idiolect.engine.layers.stack_function import fused
+
+needs_triton = pytest.mark.skipif(fused() is None, reason="Triton is not installed")
+
+SHAPES = [  # clients, batch, channels in and out, height, window, stride, padding, dilation
+    (2, 3, 3, 5, 9, 3, 1, 0, 1),
+    (3, 2, 4, 18, 8, 3, 2, 1, 1),
+    (1, 2, 17, 33, 7, 2, 1, 1, 2),
+    (2, 2, 3, 8, 10, 5, 3, 2, 1),
+    (2, 2, 3, 70, 6, 5, 1, 2, 1),
+]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 3, 2, stride=2, bias=False),
+        nn.Flatten(),
+        nn.Linear(3, 4),
+        nn.Tanh(),
+        nn.Linear(4, 3, bias=False),
+    ).double()
+
+
+def derivatives(module: nn.Module) -> list[Tensor]:
+    """Losses of three clients, their gradients, a gradient through a gradient (as Per-FedAvg takes)
+    and one through per-sample gradients."""
+    draw = torch.Generator().manual_seed(1)
+    start = {
+        n: 0.4 * torch.randn(3, *p.shape, generator=draw, dtype=torch.float64)
+        for n, p in module.named_parameters()
+    }
+    x = torch.randn(3, 5, 2, 4, 4, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 3, (3, 5), generator=draw)
+
+    def loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(module, p, (x,)), y)
+
+    def ahead(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        g = grad(loss)(p, x, y)
+        return loss({n: p[n] - 0.1 * g[n] for n in p}, x, y)
+
+    def squares(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        def one(a: Tensor, b: Tensor) -> Tensor:
+            return sum(v.square().sum() for v in grad(loss)(p, a[None], b[None]).values())
+
+        return vmap(one)(x, y).sum()
+
+    out = []
+    for fn in (loss, ahead, squares):
+        leaf = {n: v.clone().requires_grad_() for n, v in start.items()}
+        values = vmap(fn)(leaf, x, y)
+        out += [values, *torch.autograd.grad(values.sum(), list(leaf.values()))]
+    return out
+
+
+@pytest.mark.parametrize("route", ["each", "grouped"])
+def test_installed_layers_have_pytorchs_values_and_derivatives(
+    route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = conv.ROUTES[route]
+    for name in ("each", "grouped"):  # whatever a CPU would take
+        monkeypatch.setitem(conv.ROUTES, name, chosen)
+    ours = deepcopy(model())
+    layers.install(ours, torch.device("cpu"))
+    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, nn.Linear}
+    for a, b in zip(derivatives(model()), derivatives(ours), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@needs_triton
+def test_on_a_gpu_pooling_is_ours_too() -> None:
+    ours = deepcopy(model())
+    layers.install(ours, torch.device("cuda"))
+    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, linear.Linear, pool.MaxPool2d}
+    for a, b in zip(derivatives(model()), derivatives(ours), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_unusual_layers_are_left_alone() -> None:
+    kept = nn.ModuleList(
+        [
+            nn.Conv2d(4, 4, 3, groups=2),
+            nn.Conv2d(4, 4, 3, padding="same"),
+            nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+            nn.MaxPool2d(3, 2),
+            nn.MaxPool2d(2, padding=1),
+            nn.MaxPool2d((2, 1)),
+            nn.MaxPool2d(2, ceil_mode=True),
+        ]
+    )
+    before = [type(m) for m in kept]
+    layers.install(kept, torch.device("cuda"))
+    assert [type(m) for m in kept] == before
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_of_a_convolution(shape: tuple[int, ...]) -> None:
+    k, b, c, o, size, window, stride, padding, dilation = shape
+    torch.manual_seed(0)
+    x = torch.randn(k, b, c, size, size + 1, requires_grad=True)
+    w = torch.randn(k, o, c, window, window, requires_grad=True)
+    bias = torch.randn(k, o)
+    how = ((stride,) * 2, (padding,) * 2, (dilation,) * 2)
+    true = conv.Each.outputs(x, w, bias, how)
+    g = torch.randn_like(true)
+    to_x, to_w = torch.autograd.grad(true, (x, w), g)
+    x, w = x.detach(), w.detach()
+    near = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(conv.Fused.outputs(x, w, bias, how), true, **near)
+    torch.testing.assert_close(conv.Fused.to_weights(x, g, w.shape[3:], how), to_w, **near)
+    torch.testing.assert_close(conv.Columns.to_inputs(g, w, x.shape[3:], how), to_x, **near)
+    if stride == 1:
+        torch.testing.assert_close(conv.Fused.to_inputs(g, w, x.shape[3:], how), to_x, **near)
+
+
+@needs_triton
+@pytest.mark.parametrize(("batch", "inputs", "outputs"), [(3, 70, 5), (10, 200, 130), (20, 33, 40)])
+def test_kernel_of_a_skinny_product(batch: int, inputs: int, outputs: int) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(2, batch, inputs), torch.randn(2, outputs, inputs)
+    bias = torch.randn(2, outputs)
+    true = torch.stack([F.linear(*args) for args in zip(x, w, bias, strict=True)])
+    torch.testing.assert_close(linear.skinny(x, w, bias), true, rtol=1e-4, atol=1e-4)
+
+
+@needs_triton
+@pytest.mark.parametrize(("shape", "side"), [((2, 3, 4, 6), 2), ((3, 2, 7, 10), 3)])
+def test_pooling_breaks_ties_as_pytorch_does(shape: tuple[int, ...], side: int) -> None:
+    x = torch.randint(0, 3, shape).double().requires_grad_()
+    true, ours = F.max_pool2d(x, side), pool.Pool.apply(x, side)
+    assert torch.equal(true, ours)
+    g = torch.randn_like(true)
+    assert torch.equal(torch.autograd.grad(true, x, g)[0], torch.autograd.grad(ours, x, g)[0])
+
+
+@needs_triton
+def test_pooling_passes_on_nan() -> None:
+    x = torch.arange(16.0).reshape(1, 1, 4, 4)
+    x[0, 0, 0, 0] = x[0, 0, 3, 3] = torch.nan
+    torch.testing.assert_close(pool.Pool.apply(x, 2), F.max_pool2d(x, 2), equal_nan=True)
+
+
+class Clock:
+    """Stands in for CUDA events: a way takes as long as it says."""
+
+    now = 0.0
+
+    def __init__(self, timing: bool):
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = Clock.now
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, other: Clock) -> float:
+        return other.at - self.at
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_route_that_loses_digits_is_for_tf32_only(
+    tf32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    args = (torch.zeros(7, 2, 3, 8, 8), torch.zeros(7, 2, 4, 6, 6), torch.Size((3, 3)), None)
+    assert conv.candidates("to_weights", args) == ["grouped"] * tf32 + ["fused"]
+    double = tuple(a.double() if isinstance(a, Tensor) else a for a in args)
+    assert conv.candidates("to_weights", double) == ["grouped"]
+
+
+def test_the_fastest_way_is_measured_once_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "Event", Clock)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    calls = []
+
+    def way(name: str, span: float) -> Callable[[], None]:
+        def run() -> None:
+            calls.append(name)
+            Clock.now += span
+
+        return run
+
+    ways = {"slow": way("slow", 2.0), "fast": way("fast", 1.0), "far": way("far", 9.0)}
+    assert Choices().fastest("case", ways, ()) == "fast"
+    assert calls.count("slow") == calls.count("fast") > 2 == calls.count("far")
+    calls.clear()
+    assert Choices().fastest("case", ways, ()) == "fast"  # another process
+    assert not calls
+    assert Choices().fastest("case", {"slow": ways["slow"]}, ()) == "slow"  # the other is gone
+    (tmp_path / "idiolect" / "routes.json").write_text("{not JSON")
+    assert Choices().fastest("case", ways, ()) == "fast"
+
+
+def test_relu_after_pooling_is_pooling_after_relu() -> None:
+    plain = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU())
+    ours = deepcopy(plain)
+    layers.install(ours, torch.device("cpu"))
+    assert [type(m) for m in ours] == [nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.ReLU]
+    x = torch.randint(-2, 3, (3, 2, 4, 4)).double().requires_grad_()  # with ties
+    a, b = plain(x), ours(x)
+    g = torch.randn_like(a)
+    assert torch.equal(a, b)
+    assert torch.equal(torch.autograd.grad(a, x, g)[0], torch.autograd.grad(b, x, g)[0])

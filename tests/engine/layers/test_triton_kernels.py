@@ -1,0 +1,36 @@
+"""Our kernels as a GPU would run them: compiled here, without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
+    """Triton moves single values where it is not told that the number of places divides by 16."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.layers.compiled"],
+        cwd=ROOT,
+        env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    products = {"_outputs", "_outputs tf32", "_to_weights", "_to_weights tf32"}
+    assert set(found) == {*products, "_fold", "_pool", "_unpool"}
+    for kernel in products:
+        assert found[kernel]["matrix_products"], kernel
+        assert not found[kernel]["unguarded"], kernel
+        assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)
+    assert found["_to_weights"]["wide_loads"], found

@@ -1,0 +1,103 @@
+"""The programs behind the CUDA graphs, run step by step on the CPU: the numbers must not move."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from idiolect import methods
+from idiolect.bench.round_time import uneven
+from idiolect.core.local import Rows
+from idiolect.data import Federation
+from idiolect.engine import cuda_graphs as graphs
+from idiolect.simulation.simulation import Simulation
+from tests.conftest import SmallNet, ragged_federation, simulation
+
+SIZES = (24, 30, 7, 40, 33, 17, 65)
+
+
+def end_state(sim: Simulation, rounds: int) -> dict[str, torch.Tensor]:
+    for _ in range(rounds):
+        sim.step()
+    return sim.state()[0]
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return ragged_federation(SIZES)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("name", ["fedavg", "fedas", "fedala", "fedfomo", "spfl", "lga"])
+@pytest.mark.parametrize("more", [{}, {"momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.9}])
+def test_equals_loop(
+    name: str, norm: bool, more: dict[str, Any], federation: Federation, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(graphs, "WORTH", 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = SmallNet(norm=norm)
+    method = methods.build({"name": name, "lr": 0.1, "batch_size": 8, **more})
+    ends = {}
+    for engine in ("loop", "stacked"):
+        sim = simulation(method, federation, model, 3, engine=engine, participation=0.7)
+        if engine == "stacked":
+            sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+        ends[engine] = end_state(sim, 3)
+        if engine == "stacked":
+            assert sim.engine.graphs._programs  # type: ignore[attr-defined]
+    for leaf, value in ends["loop"].items():
+        if value.numel() and not leaf.startswith("metrics"):
+            torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["fedala", "fedfomo"])
+def test_steps_on_what_clients_stored_are_captured(
+    name: str, federation: Federation, monkeypatch: Any
+) -> None:
+    """One program serves all rounds, though cohorts have other samples each time."""
+    monkeypatch.setattr(graphs, "WORTH", 1)
+    method = methods.build({"name": name, "lr": 0.1, "batch_size": 8})
+    sim = simulation(method, federation, SmallNet(), 4, participation=0.7)
+    engine: Any = sim.engine
+    engine.graphs = graphs.Graphs(engine.data)
+    counts = []
+    for _ in range(4):
+        sim.step()
+        counts.append(len(engine.graphs.programs))
+    stored = [
+        p for p in engine.graphs.programs if any(isinstance(e, Rows) for e in (*p.extra, p.x))
+    ]
+    assert stored and counts[-1] == counts[-2]
+
+
+@pytest.mark.parametrize(("seeds", "most"), [(1, 0.05), (3, 0.001)])
+def test_few_clients_wait_in_the_stack(seeds: int, most: float) -> None:
+    """Of the work on the clients of `pfllib-round`, how much is on those that have finished."""
+    steps = np.repeat(-(-(0.75 * uneven(20, 596, 4768)).astype(int) // 16), seeds)
+    active = [int((steps > t).sum()) for t in range(steps.max())]
+    sizes = graphs.stack_sizes(len(steps), len(active))
+    done = sum(min(s for s in sizes if s >= a) for a in active)
+    assert done / sum(active) - 1 < most
+    assert len(sizes) <= 25
+
+
+def test_stack_sizes_shrink_to_one() -> None:
+    sizes = graphs.stack_sizes(20, 1000)
+    assert sizes[0] == 20
+    assert sizes[-1] == 1
+    assert all(a > b for a, b in pairwise(sizes))
+
+
+def test_few_steps_are_captured_for_few_sizes() -> None:
+    assert len(graphs.stack_sizes(315, 13)) <= 4
+    assert len(graphs.stack_sizes(20, 1000)) > 8
+    for k in (1, 2, 3, 7, 20, 315):
+        for steps in (4, 13, 50, 1000):
+            sizes = graphs.stack_sizes(k, steps)
+            assert sizes[0] == k and sizes[-1] == 1
+            assert sizes == sorted(set(sizes), reverse=True)

@@ -1,0 +1,104 @@
+"""Settings: layers, types, ranges and the hint for every mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from idiolect.errors import UserError
+from idiolect.runs import config
+
+
+def resolve(*sets: str, **flags: object) -> config.Config:
+    return config.resolve(None, {"method": {"name": "fedavg"}, **flags}, sets)
+
+
+def test_defaults_are_complete_and_survive_yaml(tmp_path: Path) -> None:
+    made = resolve()
+    assert made["data"]["name"] == "digits" and made["split"]["clients"] == 20
+    assert made["model"]["name"] == "cnn_small" and made["method"]["lr"] > 0
+    (tmp_path / "config.yaml").write_text(config.dump(made))
+    again = config.read_yaml(tmp_path / "config.yaml")
+    assert again == made and config.digest(again) == config.digest(made)
+    assert config.check(again) == made
+
+
+def test_where_clients_are_kept_is_no_part_of_a_run() -> None:
+    host, disk = resolve(keep="host"), resolve("keep=disk")
+    assert (host["keep"], disk["keep"]) == ("host", "disk")
+    assert config.digest(host) == config.digest(disk) == config.digest(resolve())
+    with pytest.raises(UserError, match="did you mean 'device'"):
+        resolve(keep="devise")
+
+
+def test_file_is_below_flags_and_flags_below_set(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("rounds: 7\nseed: 3\nsplit: {name: dirichlet, alpha: 0.7}\nmethod: fedper\n")
+    made = config.resolve(file, {"seed": 4, "method": {"name": "fedper"}}, ["split.alpha=0.9"])
+    assert (made["rounds"], made["seed"], made["split"]["alpha"]) == (7, 4, 0.9)
+
+
+def test_another_split_drops_the_options_of_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("method: fedavg\nsplit: {name: dirichlet, alpha: 0.7}\n")
+    made = config.resolve(file, {"split": {"name": "iid", "clients": 5}})
+    assert "alpha" not in made["split"] and made["split"]["clients"] == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("3", 3), ("true", True), ("full", "full"), ("null", None)]
+)
+def test_set_values_are_yaml(text: str, value: object) -> None:
+    assert config.parse_set(f"method.x={text}") == {"method": {"x": value}}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "rate"), [("0.5", "fixed", 0.5), ("binomial:0.2", "binomial", 0.2)]
+)
+def test_participation_forms(text: str, kind: str, rate: float) -> None:
+    assert resolve(participation=text)["participation"] == {"kind": kind, "rate": rate}
+    assert resolve(f"participation.rate={rate}")["participation"]["rate"] == rate
+
+
+@pytest.mark.parametrize(
+    ("sets", "hint"),
+    [
+        (["roundz=3"], "did you mean 'rounds'"),
+        (["method.lrr=3"], "did you mean 'lr'"),
+        (["method.name=fedavgg"], "did you mean 'fedavg'"),
+        (["data.name=cifar"], "did you mean 'cifar10'"),
+        (["split.name=dirichlett"], "did you mean 'dirichlet'"),
+        (["split.alhpa=1"], "did you mean 'alpha'"),
+        (["model.name=cnn_smal"], "did you mean 'cnn_small'"),
+        (["engine=stackd"], "did you mean 'stacked'"),
+        (["device=gpu"], "known: auto, cpu, cuda"),
+        (["dtype=float16"], "known: float32, float64"),
+        (["protocol=fedass"], "did you mean 'fedas'"),
+        (["save_models=all"], "known: best, every, last"),
+        (["participation=0"], "above 0"),
+        (["participation=1.5"], "at most 1"),
+        (["participation=half"], "binomial:RATE"),
+        (["participation.kin=full"], "did you mean 'kind'"),
+        (["rounds=0"], "at least 1"),
+        (["rounds=2.5"], "whole number"),
+        (["seed=-1"], "at least 0"),
+        (["seed=true"], "whole number"),
+        (["stragglers=-1"], "at least 0"),
+        (["stragglers.cycle=papr"], "did you mean 'paper'"),
+        (["rounds.x=1"], "one value"),
+        (["init=/nowhere/w.safetensors"], "does not exist"),
+        (["method"], "key=value"),
+        (["method.lr=[1"], "not a YAML value"),
+    ],
+)
+def test_mistakes_get_one_line_with_the_fix(sets: list[str], hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(*sets)
+    assert hint in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_bad_files_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read"):
+        config.read_yaml(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [1")
+    with pytest.raises(UserError, match="not valid YAML"):
+        config.read_yaml(tmp_path / "bad.yaml")
