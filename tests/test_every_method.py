@@ -126,7 +126,18 @@ def ran_with(method: Method, **options: Any) -> tuple[Simulation, Server, Ups]:
 
     def keep(method: Method, server: Server, ups: Ups) -> Server:
         state = {k: dict(v) if isinstance(v, dict) else v for k, v in server.items()}
-        seen.append((Server(state, net=server.net, sizes=server.sizes, round=server.round), ups))
+        seen.append(
+            (
+                Server(
+                    state,
+                    net=server.net,
+                    clients=server.clients,
+                    sizes=server.sizes,
+                    round=server.round,
+                ),
+                ups,
+            )
+        )
         return aggregate(method, server, ups)
 
     with pytest.MonkeyPatch.context() as patch:

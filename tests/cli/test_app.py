@@ -110,7 +110,7 @@ def test_run_writes_a_run_and_json_is_alone_on_stdout() -> None:
         (["compare", "fedprox", "--sweep", "fedproxx.mu=1"], "did you mean 'fedprox'"),
         (["compare", "fedprox", "--sweep", "mu=0.1,1e-1"], "different values"),
         (["compare", "fedprox", "--sweep", "mu=1", "--sweep", "fedprox.mu=2"], "twice"),
-        (["compare", "fedprox", "--sweep", "mu=0.1,x"], "must be a float"),
+        (["compare", "fedprox", "--sweep", "mu=0.1,x"], "must be a number"),
         (["data", "get", "mnst"], "did you mean 'mnist'"),
         (["data", "inspect", "digits", "--split", "shard"], "did you mean 'shards'"),
     ],

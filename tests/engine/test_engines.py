@@ -423,7 +423,7 @@ def test_order_and_company_of_clients_do_not_matter() -> None:
     for ids in ([2], [3, 1], [1, 3, 0]):
         some = local_of("stacked", ids).sgd(cross_entropy, stacked(START, len(ids)), **settings)
         for k, i in enumerate(ids):
-            assert_same(tree.client(some, k), tree.client(together, i), 1e-13)
+            assert_same(tree.client(some.params, k), tree.client(together.params, i), 1e-13)
 
 
 def test_shuffles_differ_by_client_round_and_purpose() -> None:
@@ -432,7 +432,7 @@ def test_shuffles_differ_by_client_round_and_purpose() -> None:
     def trained(i: int = 1, round: int = 0, purpose: str = "train") -> Tree:
         local = local_of("loop", [i], round=round)
         return tree.client(
-            local.sgd(cross_entropy, stacked(START, 1), purpose=purpose, **settings), 0
+            local.sgd(cross_entropy, stacked(START, 1), purpose=purpose, **settings).params, 0
         )
 
     assert_same(trained(), trained(), 0)
@@ -483,14 +483,16 @@ def test_layers_that_are_never_used_stay(engine: str) -> None:
     g, _, _ = local.grad(cross_entropy, params)
     assert float(g["spare.weight"].abs().max()) == 0
     assert float(g["head.weight"].abs().max()) > 0
-    moved = local.sgd(cross_entropy, params, lr=0.1, batch_size=4, weight_decay=0.5)
+    moved = local.sgd(cross_entropy, params, lr=0.1, batch_size=4, weight_decay=0.5).params
     assert torch.equal(moved["spare.weight"], params["spare.weight"])
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_sgd_of_some_leaves(engine: str) -> None:
-    moved = local_of(engine, [1]).sgd(
-        cross_entropy, stacked(START, 1), lr=0.2, batch_size="full", train=("head.bias",)
+    moved = (
+        local_of(engine, [1])
+        .sgd(cross_entropy, stacked(START, 1), lr=0.2, batch_size="full", train=("head.bias",))
+        .params
     )
     expected = sgd(START, CLIENTS[1], lr=0.2, only=("head.bias",))
     assert_same(tree.client(moved, 0), expected, 1e-13)
@@ -500,8 +502,10 @@ def test_sgd_of_some_leaves(engine: str) -> None:
 def test_step_size_per_client(engine: str) -> None:
     ids = [2] if engine == "loop" else [2, 0, 3]
     rates = torch.tensor([0.3, 0.1, 0.0][: len(ids)], dtype=torch.float64)
-    moved = local_of(engine, ids).sgd(
-        cross_entropy, stacked(START, len(ids)), lr=rates, batch_size="full"
+    moved = (
+        local_of(engine, ids)
+        .sgd(cross_entropy, stacked(START, len(ids)), lr=rates, batch_size="full")
+        .params
     )
     for k, i in enumerate(ids):
         assert_same(tree.client(moved, k), sgd(START, CLIENTS[i], lr=float(rates[k])), 1e-13)
@@ -555,13 +559,17 @@ def test_extra_arguments(engine: str) -> None:
     ids = [1] if engine == "loop" else [3, 1, 2]
     w = [torch.linspace(0.5, 2, len(CLIENTS[i]), dtype=torch.float64) for i in ids]
     pull = torch.arange(3.0 * len(ids), dtype=torch.float64).reshape(len(ids), 3)
-    moved = local_of(engine, ids).sgd(
-        weighted,
-        stacked(START, len(ids)),
-        lr=0.1,
-        batch_size=4,
-        order="fixed",
-        extra=(Rows(torch.cat(w)), {"b": pull}),
+    moved = (
+        local_of(engine, ids)
+        .sgd(
+            weighted,
+            stacked(START, len(ids)),
+            lr=0.1,
+            batch_size=4,
+            order="fixed",
+            extra=(Rows(torch.cat(w)), {"b": pull}),
+        )
+        .params
     )
     for k, i in enumerate(ids):
         client = CLIENTS[i]
@@ -586,8 +594,10 @@ def pairwise(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_coupled_loss(engine: str) -> None:
     ids = [1] if engine == "loop" else [3, 1, 2]
-    moved = local_of(engine, ids).sgd(
-        pairwise, stacked(START, len(ids)), lr=0.1, batch_size=4, order="fixed", coupled=True
+    moved = (
+        local_of(engine, ids)
+        .sgd(pairwise, stacked(START, len(ids)), lr=0.1, batch_size=4, order="fixed", coupled=True)
+        .params
     )
     for k, i in enumerate(ids):
         model = model_with(START)
@@ -613,7 +623,7 @@ def test_coupled_loss_that_knows_filling(captured: bool, monkeypatch: pytest.Mon
     """The numbers of `coupled=True` in fewer steps."""
     ids, taken = [3, 1, 2, 0], []
     how = {"lr": 0.1, "batch_size": 4, "epochs": 2}
-    true = local_of("stacked", ids).sgd(by_class, stacked(START, 4), coupled=True, **how)
+    true = local_of("stacked", ids).sgd(by_class, stacked(START, 4), coupled=True, **how).params
     step = Training.step
 
     def counted(self: Training, *args: Any) -> None:
@@ -626,12 +636,12 @@ def test_coupled_loss_that_knows_filling(captured: bool, monkeypatch: pytest.Mon
     if captured:
         local.graphs = graphs.Graphs(local.data)  # type: ignore[attr-defined]
     taken.clear()  # a first try whether the model can be stacked
-    filled = local.sgd(by_class, stacked(START, 4), coupled="filled", **how)
+    filled = local.sgd(by_class, stacked(START, 4), coupled="filled", **how).params
     assert_same(filled, true, 1e-13)
     assert len(taken) == 2 * -(-max(len(CLIENTS[i]) for i in ids) // 4)
     for k, i in enumerate(ids):
         alone = local_of("loop", [i]).sgd(by_class, stacked(START, 1), coupled="filled", **how)
-        assert_same(tree.client(filled, k), tree.client(alone, 0), 1e-13)
+        assert_same(tree.client(filled, k), tree.client(alone.params, 0), 1e-13)
 
 
 def scalar(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:

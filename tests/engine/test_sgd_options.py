@@ -50,10 +50,11 @@ def test_after_runs_once_for_each_mini_batch_of_each_client(
         }
         by = torch.tensor([float(i + 1) for i in group]).double()
         how: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "repeat": 3, "lr": 0.1}
-        done = local.sgd(with_extra, params, after=count_after, extra=(by,), **how)
+        ran = local.sgd(with_extra, params, after=count_after, extra=(by,), **how)
+        done = ran.params
         counts += (done["count"] / by).tolist()
         moved.append((done["shadow"] - done["head.bias"]).abs().max())
-        assert local.steps["train"].tolist() == [6 * expected(i, norm) for i in group]
+        assert ran.steps.tolist() == [6 * expected(i, norm) for i in group]
     assert counts == [2 * expected(i, norm) for i in range(7)]
     assert max(moved) == 0  # it sees the leaves as the last of the repeated steps left them
 
@@ -71,8 +72,8 @@ def test_most_caps_the_epochs(engine: str, most: int) -> None:
     for group in sim.engine.groups(range(7)):
         local = sim.engine.local(group, 0)
         params = {n: v.expand(len(group), *v.shape) for n, v in sim.start_tree.items()}
-        local.sgd(cross_entropy, params, lr=0.1, batch_size=BATCH, most=most)
-        assert local.steps["train"].tolist() == [min(most, PER_EPOCH[i]) for i in group]
+        done = local.sgd(cross_entropy, params, lr=0.1, batch_size=BATCH, most=most)
+        assert done.steps.tolist() == [min(most, PER_EPOCH[i]) for i in group]
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -112,7 +113,7 @@ def test_a_program_belongs_to_one_after(monkeypatch: pytest.MonkeyPatch) -> None
     how: dict[str, Any] = {"lr": 0.1, "batch_size": BATCH}
     for after, expected in ((doubled, [12.0, 24.0]), (squared, [81.0, 6561.0])):
         done = sim.engine.local([0, 1], 0).sgd(cross_entropy, params, after=after, **how)
-        assert done["count"].tolist() == expected
+        assert done.params["count"].tolist() == expected
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -124,12 +125,12 @@ def test_statistics_never_move_by_a_gradient(engine: str) -> None:
     net, local = sim.engine.net, sim.engine.local([0], 0)
     params = {n: v[None] for n, v in sim.start_tree.items()}
     assert set(net.stats) & set(net.body)
-    whole = local.sgd(cross_entropy, params, lr=0.1, weight_decay=0.5, train=net.body)
+    whole = local.sgd(cross_entropy, params, lr=0.1, weight_decay=0.5, train=net.body).params
     weights = [n for n in net.weights if n in net.body]
-    named = local.sgd(cross_entropy, params, lr=0.1, weight_decay=0.5, train=weights)
+    named = local.sgd(cross_entropy, params, lr=0.1, weight_decay=0.5, train=weights).params
     assert all(torch.equal(whole[n], named[n]) for n in params)
     assert set(local.grad(cross_entropy, params, train=net.body)[0]) == set(weights)
-    still = local.sgd(cross_entropy, params, lr=0.1, train=net.stats)
+    still = local.sgd(cross_entropy, params, lr=0.1, train=net.stats).params
     assert all(torch.equal(still[n], params[n]) for n in params)
 
 
@@ -140,8 +141,8 @@ def test_one_start_for_all(engine: str) -> None:
     local, k = sim.engine.local(ids, 0), len(ids)
     params = {n: v.expand(k, *v.shape) for n, v in sim.start_tree.items()}
     how: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": BATCH}
-    one = local.sgd(cross_entropy, params, start=3, **how)
-    each = local.sgd(cross_entropy, params, start=torch.full((k,), 3), **how)
-    other = local.sgd(cross_entropy, params, start=4, **how)
+    one = local.sgd(cross_entropy, params, start=3, **how).params
+    each = local.sgd(cross_entropy, params, start=torch.full((k,), 3), **how).params
+    other = local.sgd(cross_entropy, params, start=4, **how).params
     assert all(torch.equal(one[n], each[n]) for n in params)
     assert not torch.equal(one["head.bias"], other["head.bias"])

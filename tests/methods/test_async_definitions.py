@@ -92,7 +92,8 @@ def arrivals(models: list[float], sizes: list[int], staleness: list[int], t: int
 def test_fedavg_async_by_hand() -> None:
     """Raw w_k counts with its samples, however late: (30 * 1 + 10 * 5) / 40 = 2."""
     method = methods.build("fedavg_async")
-    server = method.aggregate(server_at(100.0), arrivals([1.0, 5.0], [30, 10], [0, 7]))
+    server = server_at(100.0)
+    method.aggregate(server, arrivals([1.0, 5.0], [30, 10], [0, 7]))
     assert server["model"]["w"].item() == pytest.approx(2.0)
 
 
@@ -110,7 +111,8 @@ def test_fedavg_async_by_hand() -> None:
 def test_fedasync_by_hand(settings: dict, p: int, a: float) -> None:
     """w_t = 10; w_k = 2 is late by p, w = 6 on time: (a * 2 + (1 - a) * 10 + 3 * 6) / 4."""
     method = methods.build({"name": "fedasync", **settings})
-    server = method.aggregate(server_at(10.0), arrivals([2.0, 6.0], [10, 30], [p, 0]))
+    server = server_at(10.0)
+    method.aggregate(server, arrivals([2.0, 6.0], [10, 30], [p, 0]))
     expected = (a * 2 + (1 - a) * 10 + 3 * 6) / 4
     assert server["model"]["w"].item() == pytest.approx(expected, abs=1e-12)
 
@@ -118,7 +120,8 @@ def test_fedasync_by_hand(settings: dict, p: int, a: float) -> None:
 def test_nobody_arrives() -> None:
     for name in ("fedavg_async", "fedasync"):
         empty = Ups({}, [], torch.zeros(0), [], 3, [0])
-        server = methods.build(name).aggregate(server_at(7.0), empty)
+        server = server_at(7.0)
+        methods.build(name).aggregate(server, empty)
         assert server["model"]["w"].item() == 7.0
 
 

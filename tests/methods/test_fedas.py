@@ -54,13 +54,14 @@ def aggregated(
     method = methods.build({"name": "fedas", "personal_layers": "none", **options})
     net = Net(nn.Sequential(nn.Linear(1, 1, bias=False)).double())
     start = {"0.weight": torch.tensor([[theta]], dtype=torch.float64)}
-    server = Server(method.server_init(net, start), net=net, sizes=dict.fromkeys(range(n), 5))
+    state = method.server_init(net, start, range(n))
+    server = Server(state, net=net, clients=range(n), sizes=dict.fromkeys(range(n), 5))
     record = {
         "base": {"0.weight": torch.tensor(bases, dtype=torch.float64).reshape(n, 1, 1)},
         "trace": torch.tensor(traces, dtype=torch.float64),
     }
     ups = Ups(record, list(range(n)), torch.full((n,), 5.0).double(), [0] * n, 0)
-    server = method.aggregate(server, ups)
+    method.aggregate(server, ups)
     return server["base"]["0.weight"].item(), server.logs["aggregation_weight"].tolist()
 
 

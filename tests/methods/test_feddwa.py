@@ -48,11 +48,13 @@ def weights(guidance: Sequence[float], models: Sequence[float], top_k: int = 5) 
     def stack(values: Sequence[float]) -> State:
         return {"0.weight": torch.tensor(values, dtype=torch.float64).reshape(n, 1, 1)}
 
-    state = method.server_init(net, {"0.weight": torch.zeros(1, 1, dtype=torch.float64)})
-    server = Server(state, net=net, sizes=dict.fromkeys(range(n), 1))
+    start = {"0.weight": torch.zeros(1, 1, dtype=torch.float64)}
+    state = method.server_init(net, start, range(n))
+    server = Server(state, net=net, clients=range(n), sizes=dict.fromkeys(range(n), 1))
     record = {"model": stack(models), "guidance": stack(guidance)}
     ups = Ups(record, list(range(n)), torch.ones(n, dtype=torch.float64), [0] * n, 0)
-    return method.aggregate(server, ups).logs["aggregation_weight"]
+    method.aggregate(server, ups)
+    return server.logs["aggregation_weight"]
 
 
 # --- weights in closed form (oracles 1, 2; guards) ---

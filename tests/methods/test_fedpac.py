@@ -174,11 +174,11 @@ def arrivals(ids: list[int]) -> Ups:
 
 def served(ids: list[int]) -> Server:
     method, net = methods.build(SPEC), Net(NET)
-    state = method.server_init(net, START)
-    server = Server(state, net=net, sizes={i: 10 + i for i in range(6)})
+    state = method.server_init(net, START, range(6))
+    server = Server(state, net=net, clients=range(6), sizes={i: 10 + i for i in range(6)})
     ups = arrivals(ids)
     before = tree.each(torch.Tensor.clone, ups.record)
-    server = method.aggregate(server, ups)
+    method.aggregate(server, ups)
     for name, x in tree.leaves(before).items():  # nothing is overwritten while it is averaged
         assert torch.equal(tree.leaves(ups.record)[name], x), name
     return server

@@ -93,7 +93,7 @@ def test_a_class_nobody_has_is_never_predicted() -> None:
 def test_before_any_prototype_the_own_head_predicts() -> None:
     sim = run(methods.build({"name": "fedproto", **FULL}), TINY, NET, 1, schedule=[[0]])
     fresh = methods.build({"name": "fedproto", **FULL})
-    down = fresh.server_init(sim.engine.net, START)
+    down = fresh.server_init(sim.engine.net, START, range(4))
     one = {part: {n: x[None] for n, x in leaf.items()} for part, leaf in down.items()}
     model = {n: x[None] for n, x in START.items()}
     assert_same(fresh.personal(one, {"model": model}), model, tol=0.0)

@@ -66,12 +66,13 @@ def mixing(probe: Tensor, sizes: list[int] | None = None, **options: object) -> 
     net = Net(Vector().double())
     start = {"head.weight": torch.zeros(1, 10, dtype=torch.float64)}
     counts = sizes or [7] * n
-    state = method.server_init(net, start)
-    server = Server(state, net=net, sizes=dict(enumerate(counts)))
+    state = method.server_init(net, start, range(n))
+    server = Server(state, net=net, clients=range(n), sizes=dict(enumerate(counts)))
     update = {"head.weight": probe.double()[:, None, :]}
     of = torch.tensor(counts, dtype=torch.float64)
     ups = Ups({"probe": update, "update": update}, list(range(n)), of, [0] * n, 0)
-    return method.aggregate(server, ups).logs["mixing_0"]
+    method.aggregate(server, ups)
+    return server.logs["mixing_0"]
 
 
 def test_two_orthogonal_clients() -> None:

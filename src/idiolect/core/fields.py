@@ -1,72 +1,205 @@
-"""Config sections to frozen dataclasses: names and keys are checked, mistakes get a hint."""
+"""Settings that are declared once: a dataclass field with its help, bounds and choices.
 
+    @dataclass(frozen=True)
+    class Dirichlet(Split):
+        alpha: float = hyper(0.1, "concentration of the class shares", above=0)
+
+From this one line come the default, the help text, `idiolect list`, the tables of the documentation
+and the check, which runs wherever the object is built: on the command line, from YAML, in Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
 
 from idiolect.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 
 
-def option(default: Any, doc: str) -> Any:
-    """A dataclass field with the sentence that --help and `list` show."""
-    return field(default=default, metadata={"doc": doc})
+def hyper(
+    default: Any,
+    doc: str,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    needs: str = "",
+) -> Any:
+    """A setting: its default, what it means, and the numbers it may be. Words it may be are its
+    type, `Literal["a", "b"]`. `needs` says when it has an effect, as `guidance=epochs`."""
+    bounds = {"min": min, "max": max, "above": above, "below": below}
+    kept = {name: value for name, value in bounds.items() if value is not None}
+    about = {"doc": doc, "bounds": kept, "needs": needs}
+    if isinstance(default, dict | list):
+        return field(default_factory=lambda: type(default)(default), metadata=about)
+    return field(default=default, metadata=about)
 
 
-def make(registry: Mapping[str, type[T]], section: Mapping[str, Any], kind: str) -> T:
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """Base of everything that is declared with `hyper`: values are checked when it is built."""
+
+    section: ClassVar[str] = ""  # of a config: `method` in `method.lr`
+
+    def __post_init__(self) -> None:
+        for known in fields(self):
+            value = checked(type(self), known, getattr(self, known.name))
+            object.__setattr__(self, known.name, value)
+
+    def without_effect(self) -> list[str]:
+        """One line for every setting that was changed and changes nothing."""
+        lines = []
+        for known in fields(self):
+            key, equals, words = known.metadata.get("needs", "").partition("=")
+            changed = getattr(self, known.name) != default_of(known)
+            if equals and changed and str(getattr(self, key)) not in words.split("|"):
+                name, other = _path(type(self), known.name), _path(type(self), key)
+                lines.append(f"{name} has no effect unless {other} is {words.replace('|', ' or ')}")
+        return lines
+
+
+def make(kind: type[T], options: Mapping[str, Any], what: str) -> T:
+    """`kind(**options)`; an option it does not have gets a hint. `what`: 'split shards'."""
+    names = [known.name for known in fields(kind)]  # type: ignore[arg-type]
+    for key in options:
+        if key not in names:
+            raise did_you_mean(key, names, f"setting of {what}")
+    return kind(**options)
+
+
+def named(registry: Mapping[str, type[T]], section: Mapping[str, Any] | str, what: str) -> T:
     """{"name": "shards", "clients": 5} -> Shards(clients=5)."""
-    options = dict(section)
+    options = {"name": section} if isinstance(section, str) else dict(section)
     name = options.pop("name", None)
     if name is None:
-        raise UserError(f"{kind} needs a name, one of: {', '.join(sorted(registry))}")
+        raise UserError(f"{what} needs a name, one of: {', '.join(sorted(registry))}")
     if name not in registry:
-        raise did_you_mean(name, registry, kind)
-    cls = registry[name]
-    known = typing.get_type_hints(cls)
-    names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-    for key, value in options.items():
-        if key not in names:
-            raise did_you_mean(key, names, f"option of {kind} '{name}'")
-        options[key] = _converted(f"{kind}.{key}", value, known[key])
-    return cls(**options)
+        raise did_you_mean(name, registry, what)
+    return make(registry[name], options, f"{what} '{name}'")
 
 
-def fields_of(cls: type) -> list[dict[str, Any]]:
-    """Name, type, default and doc of every option, JSON-able."""
-    hints = typing.get_type_hints(cls)
+def checked(kind: type, known: dataclasses.Field[Any], value: Any) -> Any:
+    """The value in the field's type; an error that says what it may be."""
+    path, hint = _path(kind, known.name), hints(kind)[known.name]
+    try:
+        value = _converted(value, hint)
+    except (TypeError, ValueError):
+        raise UserError(f"{path} must be {type_name(hint)}, got {value!r}") from None
+    bounds = known.metadata.get("bounds", {})
+    if bounds and isinstance(value, int | float) and not isinstance(value, bool):
+        least, most = bounds.get("min", -np.inf), bounds.get("max", np.inf)
+        inside = least <= value <= most
+        if not (inside and bounds.get("above", -np.inf) < value < bounds.get("below", np.inf)):
+            raise UserError(f"{path} must be {_range(bounds)}, got {value!r}")
+    return value
+
+
+def describe(kind: type) -> list[dict[str, Any]]:
+    """Name, type, default, bounds and meaning of every setting, JSON-able."""
     return [
         {
-            "name": f.name,
-            "type": _type_name(hints[f.name]),
-            "default": None if f.default is MISSING else f.default,
-            "doc": f.metadata.get("doc", ""),
+            "name": known.name,
+            "type": known.type if isinstance(known.type, str) else _written(known.type),
+            "default": default_of(known),
+            **known.metadata.get("bounds", {}),
+            "doc": known.metadata.get("doc", ""),
         }
-        for f in fields(cls)
+        for known in fields(kind)
     ]
 
 
-def _type_name(hint: Any) -> str:
-    if typing.get_origin(hint) is types.UnionType:
-        return " | ".join(_type_name(h) for h in typing.get_args(hint))
-    if hint is type(None):
-        return "null"
-    return str(hint) if typing.get_origin(hint) else str(hint.__name__)
+def default_of(known: dataclasses.Field[Any]) -> Any:
+    if known.default is not MISSING:
+        return known.default
+    return known.default_factory() if known.default_factory is not MISSING else None
 
 
-def _converted(key: str, value: Any, hint: Any) -> Any:
-    choices = typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
-    for choice in choices:
-        if choice is type(None) and value is None:
-            return None
-        if choice is float and type(value) in (int, float):
-            return float(value)
-        if choice in (int, bool, str) and type(value) is choice:
+@cache
+def hints(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields."""
+    return typing.get_type_hints(kind)
+
+
+def type_name(hint: Any) -> str:
+    """A type as people say it."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(type_name(one) for one in typing.get_args(hint))
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(repr(one) for one in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)
+        if inner[1:] == (...,):
+            return f"a list of {PLURAL.get(inner[0], type_name(inner[0]))}"
+        return f"a list of {len(inner)}: {', '.join(type_name(one) for one in inner)}"
+    return WORDS.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    type(None): "null",
+    dict: "a section with keys",
+}
+PLURAL: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "words"}
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """The value as the type has it, without a loss; TypeError if it is of another kind."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        for one in inner:
+            try:
+                return _converted(value, one)
+            except (TypeError, ValueError):
+                continue
+        raise TypeError
+    if origin is Literal:
+        if any(value == one and type(value) is type(one) for one in inner):
             return value
-        if typing.get_origin(choice) is tuple and isinstance(value, (list, tuple)):
-            inner = typing.get_args(choice)
-            if len(value) == len(inner):
-                return tuple(_converted(key, v, h) for v, h in zip(value, inner, strict=True))
-    raise UserError(f"{key} must be {_type_name(hint)}, got {value!r}")
+        raise TypeError
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise TypeError
+        each = [inner[0]] * len(value) if inner[1:] == (...,) else inner
+        return tuple(_converted(v, one) for v, one in zip(value, each, strict=True))
+    if origin is dict or hint is dict:
+        if not isinstance(value, Mapping):
+            raise TypeError
+        return dict(value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint is Any:
+        return value
+    if hint is float and isinstance(value, float) and not np.isfinite(value):
+        raise ValueError
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise TypeError
+    return value
+
+
+def _written(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _range(bounds: Mapping[str, float]) -> str:
+    words = {"min": "at least", "above": "above", "max": "at most", "below": "below"}
+    return " and ".join(f"{words[name]} {bounds[name]:g}" for name in words if name in bounds)
+
+
+def _path(kind: type, name: str) -> str:
+    section = getattr(kind, "section", "")
+    return f"{section}.{name}" if section else name

@@ -116,6 +116,15 @@ class Sgd(Plan):
     after: Callable[..., Tree] | None = None
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What local SGD did, for K clients."""
+
+    params: Tree
+    loss: Tensor  # [K] mean over the samples visited
+    steps: Tensor  # [K] steps taken
+
+
 class Local(ABC):
     """The handle of K clients on their own data.
 
@@ -142,15 +151,16 @@ class Local(ABC):
         x: Rows | None = None,
         coupled: Coupled = False,
         start: Tensor | int | None = None,
+        report: bool = True,
         **settings: Any,
-    ) -> Tree:
+    ) -> Trained:
         """Mini-batch SGD from `params`, with the fields of `Sgd` as settings. `train` names the
         leaves that move (default: all weights; statistics never do); `x` replaces the inputs; with
         `steps`, `start` is the number of mini-batches each client has seen before, or all have
-        (default: `steps` a round)."""
+        (default: `steps` a round). The loss is part of the round's training loss if `report`."""
         moving = self._moving(params, train)
         if not moving:
-            return dict(params)
+            return Trained(dict(params), 0 * self.sizes, 0 * self.sizes)
         if isinstance(settings["lr"], PerClient):
             settings["lr"] = self.each(settings["lr"])
         for value in settings.values():  # what remains decides the steps of the whole stack
@@ -161,7 +171,10 @@ class Local(ABC):
             start = self.round * how.steps
         if isinstance(start, int):
             start = torch.full((len(self.ids),), start)
-        return self._sgd(loss, params, how, moving, tuple(extra), x, coupled, start)
+        done = self._sgd(loss, params, how, moving, tuple(extra), x, coupled, start)
+        if report:
+            self.reported[how.purpose] = done.loss
+        return done
 
     def _moving(self, params: Tree, train: Iterable[str] | None) -> list[str]:
         names = self.net.weights if train is None else train
@@ -178,7 +191,7 @@ class Local(ABC):
         x: Rows | None,
         coupled: Coupled,
         start: Tensor,
-    ) -> Tree: ...
+    ) -> Trained: ...
 
     def grad(
         self,
@@ -263,5 +276,4 @@ class Local(ABC):
         self.device, self.dtype = sizes.device, sizes.dtype
         self.logs: Tree = {}
         self.samples_seen = np.zeros(len(ids), dtype=np.int64)
-        self.losses: dict[str, Tensor] = {}  # mean training loss [K] by purpose
-        self.steps: dict[str, Tensor] = {}  # steps of SGD taken [K] by purpose
+        self.reported: dict[str, Tensor] = {}  # training loss [K] by purpose, for the run

@@ -4,11 +4,11 @@ A method is a frozen dataclass. Its fields are its hyperparameters; its methods 
 written once for a stack of K clients. The simulator calls them with all clients of a round at once,
 a real site and the reference engine with K = 1; nothing in a method knows which.
 
-    prepare   server           -> server      start of a round (optional)
+    prepare   server                          start of a round (optional)
     download  server           -> down        message to each client
     fit       down, mine, data -> up, mine    where the data is
     rejoin    down, mine, up   -> up, mine    late work arrives (optional)
-    aggregate server, ups      -> server
+    aggregate server, ups                     changes the server
     personal  down, mine       -> the parameters the client predicts with
     adapt     personal, data   -> the same after work on its own data (optional)
 
@@ -28,10 +28,12 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.clients import Table
+from idiolect.core.fields import Checked, hyper
 from idiolect.core.tree import Record, Tree
+from idiolect.errors import UserError
 
 if TYPE_CHECKING:
-    from idiolect.core.local import Local
+    from idiolect.core.local import Local, Trained
     from idiolect.core.net import Net
 
 __all__ = [
@@ -51,11 +53,6 @@ __all__ = [
 
 Loss = Callable[..., Tensor]
 Ids = Sequence[int]  # of clients
-
-
-def hyper(default: Any, doc: str) -> Any:
-    """A hyperparameter: a dataclass field whose `doc` becomes its help text."""
-    return field(default=default, metadata={"doc": doc})
 
 
 def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
@@ -87,17 +84,20 @@ class Down:
 class Server(dict[str, Any]):
     """Server state: trees, tensors and `Table`s by name, with the round and the log channel."""
 
-    def __init__(self, state: Record, *, net: Net, sizes: dict[int, int], round: int = 0):
+    def __init__(
+        self, state: Record, *, net: Net, clients: Ids, sizes: dict[int, int], round: int = 0
+    ):
         super().__init__(state)
         self.net = net
-        self.sizes = sizes  # training samples of every client that may take part, by id
+        self.clients = list(clients)  # all that may take part
+        self.sizes = sizes  # training samples of those that do, by id
         self.round = round  # 0-based, as t in the papers
         self.logs: Tree = {}
 
     @property
     def position(self) -> dict[int, int]:
         """Where each client stands in the list of all."""
-        return {i: k for k, i in enumerate(self.sizes)}
+        return {i: k for k, i in enumerate(self.clients)}
 
     def log(self, **values: Tensor) -> None:
         """Show something of this round (weights, similarities): it goes into the run."""
@@ -137,9 +137,10 @@ class Ups:
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(Checked, ABC):
     """Base of every method: the algorithm's steps."""
 
+    section: ClassVar[str] = "method"
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     year: ClassVar[int] = 0
@@ -151,20 +152,24 @@ class Method(ABC):
     # --- the algorithm ---
 
     @abstractmethod
-    def server_init(self, net: Net, start: Tree) -> Record:
-        """The server's state before round 0, from the common starting point."""
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
+        """The server's state before round 0, from the common starting point; `clients` are the ids
+        of all that may take part."""
 
     def client_init(self, start: Tree, local: Local) -> Record:
         """Private state of clients that were never visited; `start` has a row per client."""
         return {}
 
-    def prepare(self, server: Server, who: Ids) -> Server:
-        """Server work at the start of a round, before anything is sent."""
-        return server
+    def prepare(self, server: Server, who: Ids) -> None:
+        """Server work at the start of a round, before anything is sent: changes `server`."""
 
     @abstractmethod
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
-        """The message to clients `who`; `since` holds their start rounds if they rejoin late."""
+    def download(self, server: Server, who: Ids) -> Down:
+        """The message to clients `who`."""
+
+    def download_late(self, server: Server, who: Ids, since: Ids) -> Down:
+        """The message to clients whose late work arrives; `since`: the rounds they began in."""
+        return self.download(server, who)
 
     @abstractmethod
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -175,8 +180,8 @@ class Method(ABC):
         return up, mine
 
     @abstractmethod
-    def aggregate(self, server: Server, ups: Ups) -> Server:
-        """Server work on what arrived."""
+    def aggregate(self, server: Server, ups: Ups) -> None:
+        """Server work on what arrived: changes `server`."""
 
     @abstractmethod
     def personal(self, down: Record, mine: Record) -> Tree:
@@ -201,17 +206,22 @@ class Method(ABC):
 class SgdMethod(Method):
     """A method whose clients train by mini-batch SGD, with the hyperparameters of that."""
 
-    lr: float = hyper(0.01, "client learning rate")
-    epochs: int = hyper(1, "passes over the client's data per round")
-    batch_size: int | Literal["full"] = hyper(32, "mini-batch size, or 'full'")
-    steps: int = hyper(0, "mini-batches per round instead of epochs (0: use epochs)")
-    weight_decay: float = hyper(0.0, "L2 penalty of local SGD")
-    momentum: float = hyper(0.0, "momentum of local SGD, forgotten between rounds")
+    lr: float = hyper(0.01, "client learning rate", above=0)
+    epochs: int = hyper(1, "passes over the client's data per round", min=0)
+    batch_size: int | Literal["full"] = hyper(32, "mini-batch size, or 'full'", above=0)
+    steps: int = hyper(0, "mini-batches per round instead of epochs (0: use epochs)", min=0)
+    weight_decay: float = hyper(0.0, "L2 penalty of local SGD", min=0)
+    momentum: float = hyper(0.0, "momentum of local SGD, forgotten between rounds", min=0)
     lr_decay: float = hyper(1.0, "learning rate multiplier per round")
     order: Literal["shuffled", "fixed", "class"] = hyper(
         "shuffled", "samples shuffled each epoch, as stored, or sorted by class"
     )
     drop_last: bool = hyper(False, "leave out the last partial batch (never the only one)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs == 0 and self.steps == 0:
+            raise UserError("method.epochs and method.steps are both 0: nothing would be trained")
 
     @property
     def batches(self) -> dict[str, Any]:
@@ -223,7 +233,13 @@ class SgdMethod(Method):
         }
 
     def train(self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any) -> Tree:
-        """Local SGD with this method's settings."""
+        """The trees after local SGD with this method's settings."""
+        return self.sgd(local, params, loss, **changes).params
+
+    def sgd(
+        self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any
+    ) -> Trained:
+        """Local SGD with this method's settings, and what it did."""
         settings: dict[str, Any] = {
             "lr": self.lr * self.lr_decay**local.round,
             "epochs": self.epochs,

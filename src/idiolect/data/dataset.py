@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from idiolect.core.fields import option
+from idiolect.core.fields import Checked, hyper
 from idiolect.data import places
 from idiolect.data.cache import Columns, cached
 from idiolect.data.layouts import Found, Layout
@@ -21,17 +21,18 @@ HALF: Constants = ((0.5,), (0.5,))
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Checked):
     """A dataset. Class attributes are facts about it, fields are the options of `data:`."""
 
-    normalize: str = option(
+    normalize: str = hyper(
         "default", "whose constants: default, spfl, feddwa, fedas, pflego (x / 255) or none"
     )
-    rows: tuple[int, int] | None = option(
+    rows: tuple[int, int] | None = hyper(
         None, "expected [train, test] samples of your own variant; not set: the official ones"
     )
 
     name: ClassVar[str]
+    section: ClassVar[str] = "data"
     shape: ClassVar[tuple[int, ...]] = (1, 28, 28)
     classes: ClassVar[int] = 10
     official: ClassVar[tuple[int, int] | None] = None

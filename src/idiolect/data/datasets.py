@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from idiolect.core.fields import fields_of, make, option
+from idiolect.core.fields import describe, hyper, named
 from idiolect.data import layouts
 from idiolect.data.cache import Columns
 from idiolect.data.dataset import HALF, ByPaper, Constants, Source
@@ -80,8 +80,8 @@ class FashionMnist(Source):
 class Emnist(Source):
     """EMNIST: handwritten letters and digits, 28x28 grey, in NIST's six variants."""
 
-    variant: str = option("balanced", "balanced, byclass, bymerge, letters, digits or mnist")
-    upright: bool = option(True, "turn NIST's column-by-column images; SPFL used them as they are")
+    variant: str = hyper("balanced", "balanced, byclass, bymerge, letters, digits or mnist")
+    upright: bool = hyper(True, "turn NIST's column-by-column images; SPFL used them as they are")
 
     name = "emnist"
     get = "NIST's IDX files (emnist-balanced-train-images-idx3-ubyte.gz ...)"
@@ -96,6 +96,7 @@ class Emnist(Source):
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.variant not in self.variants:
             raise did_you_mean(self.variant, self.variants, "variant of emnist")
 
@@ -184,7 +185,7 @@ class Cifar100(Source):
 class Cinic10(Source):
     """CINIC-10: CIFAR-10 and downsized ImageNet, 32x32 colour."""
 
-    with_valid: bool = option(False, "add the validation images to the training part")
+    with_valid: bool = hyper(False, "add the validation images to the training part")
 
     name = "cinic10"
     shape = COLOUR
@@ -235,7 +236,7 @@ class TinyImagenet(Source):
 class Omniglot(Source):
     """Omniglot: 1,623 characters, 20 drawings each, 28x28 grey; a natural client is an alphabet."""
 
-    rotations: bool = option(True, "add each drawing turned by 90, 180 and 270 degrees (PFLEGO)")
+    rotations: bool = hyper(True, "add each drawing turned by 90, 180 and 270 degrees (PFLEGO)")
 
     name = "omniglot"
     classes = 1623
@@ -279,7 +280,7 @@ REGISTRY: dict[str, type[Source]] = {
 
 def source(section: dict[str, Any]) -> Source:
     """{"name": "emnist", "variant": "byclass"} -> Emnist(variant="byclass")."""
-    return make(REGISTRY, section, "data")
+    return named(REGISTRY, section, "data")
 
 
 def load(section: dict[str, Any]) -> Table:
@@ -314,7 +315,7 @@ def list_datasets() -> list[dict[str, Any]]:
                 "classes": made.n_classes,
                 "shape": list(made.shape),
                 "rows": list(made.expected) if made.expected else None,
-                "options": fields_of(cls),
+                "options": describe(cls),
             }
         )
     return listed

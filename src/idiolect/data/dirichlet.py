@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from idiolect.core import rng
-from idiolect.core.fields import option
+from idiolect.core.fields import hyper
 from idiolect.data.pool import Table
-from idiolect.data.split import Divided, Rows, Split, at_least_one, cut, numbered
+from idiolect.data.split import Divided, Rows, Split, cut, numbered
 from idiolect.errors import UserError
 
 
@@ -20,20 +20,15 @@ class Dirichlet(Split):
     samples are then divided at random (FedAS: min_size 40, test_share .25; FedDWA: 20, .2).
     """
 
-    alpha: float = option(0.1, "concentration; smaller is more heterogeneous")
-    cap: bool = option(True, "stop giving to clients that hold their equal share")
-    min_size: int = option(20, "samples every client must have (FedAS: 40)")
-    test_share: float = option(0.25, "share of each client's samples for testing (FedDWA: .2)")
-    tries: int = option(1000, "draws before giving up on min_size")
+    alpha: float = hyper(0.1, "concentration; smaller is more heterogeneous", above=0)
+    cap: bool = hyper(True, "stop giving to clients that hold their equal share")
+    min_size: int = hyper(20, "samples every client must have (FedAS: 40)", min=1)
+    test_share: float = hyper(
+        0.25, "share of each client's samples for testing (FedDWA: .2)", above=0, below=1
+    )
+    tries: int = hyper(1000, "draws before giving up on min_size", min=1)
 
     name = "dirichlet"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.alpha < float("inf"):
-            raise UserError(f"split.alpha must be positive, got {self.alpha}")
-        at_least_one("min_size", self.min_size)
-        at_least_one("tries", self.tries)
 
     def divide(self, table: Table, seed: int) -> Divided:
         if self.min_size * self.n > len(table):

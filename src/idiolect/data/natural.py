@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from idiolect.core import rng
-from idiolect.core.fields import option
+from idiolect.core.fields import hyper
 from idiolect.data.pool import TEST, TRAIN, Table
-from idiolect.data.split import Divided, Rows, Split, at_least_one, cut
+from idiolect.data.split import Divided, Rows, Split, cut
 from idiolect.errors import UserError
 
 
@@ -20,16 +20,14 @@ class Natural(Split):
     both sides; PFLEGO's own split divides the rotated copies.
     """
 
-    clients: int | None = option(None, "keep only this many, chosen by seed; not set: all")
-    min_size: int = option(2, "leave out clients with fewer samples")
-    test_share: float = option(0.25, "share for testing where the dataset has no test part")
-    paper_split: bool = option(False, "PFLEGO's Omniglot: rotated copies may fall on both sides")
+    clients: int | None = hyper(None, "keep only this many, chosen by seed; not set: all", min=1)
+    min_size: int = hyper(2, "leave out clients with fewer samples", min=1)
+    test_share: float = hyper(
+        0.25, "share for testing where the dataset has no test part", above=0, below=1
+    )
+    paper_split: bool = hyper(False, "PFLEGO's Omniglot: rotated copies may fall on both sides")
 
     name = "natural"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one("min_size", self.min_size)
 
     def divide(self, table: Table, seed: int) -> Divided:
         if table.group is None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idiolect.core import rng
-from idiolect.core.fields import option
+from idiolect.core.fields import Checked, hyper
 from idiolect.data.pool import TEST, TRAIN, Table
 from idiolect.errors import UserError
 
@@ -27,25 +27,21 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Checked):
     """How samples come to clients. Fields are the options of `split:`."""
 
-    clients: int | None = option(20, "number of clients")
-    val_share: float = option(0.0, "share of each client's training samples kept for validation")
-    unseen: int = option(0, "clients, chosen by seed, that never take part in training")
-    test_share: float = option(0.2, STAND_IN)
+    clients: int | None = hyper(20, "number of clients", min=1)
+    val_share: float = hyper(
+        0.0, "share of each client's training samples kept for validation", min=0, below=1
+    )
+    unseen: int = hyper(0, "clients, chosen by seed, that never take part in training", min=0)
+    test_share: float = hyper(0.2, STAND_IN, above=0, below=1)
 
     name: ClassVar[str]
+    section: ClassVar[str] = "split"
 
     def __post_init__(self) -> None:
-        if self.clients is not None:
-            at_least_one("clients", self.clients)
-        if not 0 <= self.val_share < 1:
-            raise UserError(f"split.val_share must be in [0, 1), got {self.val_share}")
-        if not 0 < self.test_share < 1:
-            raise UserError(f"split.test_share must be in (0, 1), got {self.test_share}")
-        if self.unseen < 0:
-            raise UserError(f"split.unseen must be at least 0, got {self.unseen}")
+        super().__post_init__()
         if self.clients is not None:
             self._check_unseen(self.clients)
 
@@ -119,11 +115,6 @@ def own_parts(table: Table, test_share: float, seed: int) -> dict[str, Rows]:
     ]
     joined = [np.sort(np.concatenate(rows)) for rows in zip(*pairs, strict=True)]
     return dict(zip(("train", "test"), joined, strict=True))
-
-
-def at_least_one(key: str, value: int) -> None:
-    if value < 1:
-        raise UserError(f"split.{key} must be at least 1, got {value}")
 
 
 def enough(rows: Rows, pieces: int, what: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.core import rng
-from idiolect.core.fields import fields_of, make, option
+from idiolect.core.fields import describe, hyper, named
 from idiolect.data.dirichlet import Dirichlet
 from idiolect.data.natural import Natural
 from idiolect.data.pool import TRAIN, Table
@@ -20,7 +20,6 @@ from idiolect.data.split import (
     Divided,
     Rows,
     Split,
-    at_least_one,
     cut,
     enough,
     numbered,
@@ -51,10 +50,10 @@ class Classes(Split):
     unused bucket of each of its classes. The last `test_share` of every bucket is for testing.
     """
 
-    clients: int | None = option(10, "number of clients")
-    k: int = option(6, "classes per client: 6 MNIST and CIFAR-10, 32 EMNIST, 60 CIFAR-100")
-    shared_classes: bool = option(False, "all clients have the same k classes (SPFL's IID)")
-    test_share: float = option(0.2, "share of every bucket for testing")
+    clients: int | None = hyper(10, "number of clients", min=1)
+    k: int = hyper(6, "classes per client: 6 MNIST and CIFAR-10, 32 EMNIST, 60 CIFAR-100", min=1)
+    shared_classes: bool = hyper(False, "all clients have the same k classes (SPFL's IID)")
+    test_share: float = hyper(0.2, "share of every bucket for testing", above=0, below=1)
 
     name = "classes"
 
@@ -84,13 +83,9 @@ class Shards(Split):
     The same shard numbers are applied to the test part.
     """
 
-    per_client: int = option(2, "shards per client")
+    per_client: int = hyper(2, "shards per client", min=1)
 
     name = "shards"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one("per_client", self.per_client)
 
     def divide(self, table: Table, seed: int) -> Divided:
         count = self.n * self.per_client
@@ -111,16 +106,13 @@ class Groups(Split):
     spread evenly over its clients; the rest is spread evenly over all. Train and test alike.
     """
 
-    groups: int = option(4, "number of groups; the last takes the clients that are left over")
-    dominant_share: float = option(0.8, "share of samples that goes by group")
+    groups: int = hyper(4, "number of groups; the last takes the clients that are left over", min=1)
+    dominant_share: float = hyper(0.8, "share of samples that goes by group", above=0, max=1)
 
     name = "groups"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one("groups", self.groups)
-        if not 0 < self.dominant_share <= 1:
-            raise UserError(f"split.dominant_share must be in (0, 1], got {self.dominant_share}")
         if self.groups > self.n:
             raise UserError(
                 f"split.groups is {self.groups} but there are {self.n} clients; lower it"
@@ -158,8 +150,8 @@ class RoundRobin(Split):
     The test part is dealt in the same way with the same sets.
     """
 
-    clients: int | None = option(100, "number of clients")
-    classes_per_client: int = option(2, "K: 2, half or all of the classes in the paper")
+    clients: int | None = hyper(100, "number of clients", min=1)
+    classes_per_client: int = hyper(2, "K: 2, half or all of the classes in the paper", min=1)
 
     name = "round_robin"
 
@@ -194,7 +186,7 @@ REGISTRY: dict[str, type[Split]] = {
 
 def split(section: dict[str, Any]) -> Split:
     """{"name": "shards", "clients": 5} -> Shards(clients=5)."""
-    return make(REGISTRY, section, "split")
+    return named(REGISTRY, section, "split")
 
 
 def resolved(section: dict[str, Any]) -> dict[str, Any]:
@@ -210,13 +202,12 @@ def list_splits() -> list[dict[str, Any]]:
             "name": name,
             "doc": (cls.__doc__ or "").split("\n")[0],
             "about": " ".join((cls.__doc__ or "").split()),
-            "fields": fields_of(cls),
+            "fields": describe(cls),
         }
         for name, cls in REGISTRY.items()
     ]
 
 
 def _at_most_classes(key: str, value: int, table: Table) -> None:
-    at_least_one(key, value)
     if value > table.classes:
         raise UserError(f"split.{key} is {value} but the data has {table.classes} classes")

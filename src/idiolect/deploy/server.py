@@ -71,8 +71,9 @@ class Hub(Desk):
                 raise UserError(f"init: {config['init']} holds no server.safetensors")
             check_complete(given, model.state_dict(), config["init"])
             self.start_tree = select.overlay(self.start_tree, given)
-        state = self.method.server_init(self.pattern.net, dict(self.start_tree))
-        self.server = Server(state, net=self.pattern.net, sizes={})
+        everyone = list(range(self.terms.clients))
+        state = self.method.server_init(self.pattern.net, dict(self.start_tree), everyone)
+        self.server = Server(state, net=self.pattern.net, clients=everyone, sizes={})
         return self
 
     # --- rounds ---
@@ -96,12 +97,12 @@ class Hub(Desk):
         self.server.round, self.server.logs = t, {}
         result = Round(t + 1, chosen, [], [], {})
         if chosen:
-            self.server = self.method.prepare(self.server, chosen)
+            self.method.prepare(self.server, chosen)
             self._ask_fit(chosen, t, result)
         self._wait(t, result)
         ups = self._ups(t, result)
         if len(ups) >= self.terms.arrivals or self.method.asynchronous:
-            self.server = self.method.aggregate(self.server, ups)
+            self.method.aggregate(self.server, ups)
         elif len(ups):
             self.ledger.note("too few", round=t + 1, arrived=ups.ids, needed=self.terms.arrivals)
             result.arrived, result.staleness = [], []
@@ -226,7 +227,7 @@ class Hub(Desk):
             if not self._rejoins:
                 self._arrive(seat, since, letter)
                 continue
-            down = self.method.download(self.server, [client], [since])
+            down = self.method.download_late(self.server, [client], [since])
             result.bytes_down += down.nbytes(1)
             expected = self.expected(client, since)
             task = Task("rejoin", seat.node, t, 0.0, client, since, expected)

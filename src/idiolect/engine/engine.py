@@ -264,8 +264,8 @@ class Engine(ABC):
 
         records = (down.stacked(len(ids)), mine)
         done = self.each_group(ids, round, train, *records)
-        losses = [sum(d[3].losses.values(), start=0 * d[3].sizes) for d in done]
-        counts = [max(1, len(d[3].losses)) for d in done]
+        losses = [sum(d[3].reported.values(), start=0 * d[3].sizes) for d in done]
+        counts = [max(1, len(d[3].reported)) for d in done]
         return Fitted(
             up=tree.join([d[0] for d in done]),
             mine=tree.join([d[1] for d in done]) if done[0][1] else {},

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.core.local import Coupled, Order, Plan, Rows, Sgd
+from idiolect.core.local import Coupled, Order, Plan, Rows, Sgd, Trained
 from idiolect.core.method import Loss
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
@@ -31,7 +31,7 @@ class LoopLocal(DataLocal):
         x: Rows | None,
         coupled: Coupled,
         start: Tensor,
-    ) -> Tree:
+    ) -> Trained:
         batches = self._batches(how, int(start[0]), self.train_net.couples)
         w = {n: v[0].detach().clone() for n, v in params.items()}
         lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
@@ -58,9 +58,9 @@ class LoopLocal(DataLocal):
                 if how.after is not None:
                     w |= how.after(w, *(_mine(e, at) for e in extra))
         self.samples_seen += seen
-        self.losses[how.purpose] = (total / max(seen, 1)).reshape(1)
-        self.steps[how.purpose] = torch.full_like(self.sizes, how.repeat * len(batches))
-        return {n: v.unsqueeze(0) for n, v in w.items()}
+        steps = torch.full_like(self.sizes, how.repeat * len(batches))
+        params = {n: v.unsqueeze(0) for n, v in w.items()}
+        return Trained(params, (total / max(seen, 1)).reshape(1), steps)
 
     def _grad(
         self,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.local import Coupled, Order, Plan, Rows, Sgd
+from idiolect.core.local import Coupled, Order, Plan, Rows, Sgd, Trained
 from idiolect.core.method import Loss
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
@@ -43,7 +43,7 @@ class StackedLocal(DataLocal):
         x: Rows | None,
         coupled: Coupled,
         start: Tensor,
-    ) -> Tree:
+    ) -> Trained:
         merge = self.train_net.couples
         steps = self._steps(how, coupled is True or merge, start.tolist(), merge)
         training = Training(self, loss, how, moving, x, coupled, steps)
@@ -58,10 +58,9 @@ class StackedLocal(DataLocal):
                 trained = reorder(stack, steps.back)
         seen = how.repeat * steps.size.sum(0)
         self.samples_seen += how.repeat * steps.samples
-        self.losses[how.purpose] = reorder(total / seen.clamp_min(1), steps.back)
+        mean = reorder(total / seen.clamp_min(1), steps.back)
         taken = how.repeat * (steps.size > 0).sum(0)
-        self.steps[how.purpose] = reorder(taken.to(self.dtype), steps.back)
-        return trained
+        return Trained(trained, mean, reorder(taken.to(self.dtype), steps.back))
 
     def _grad(
         self,

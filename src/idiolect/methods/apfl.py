@@ -59,6 +59,7 @@ class APFL(FedAvg):
     personal_part: ClassVar[str] = "a second whole model, and alpha"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.alpha <= 1:
             raise UserError(f"method.alpha of apfl must be in [0, 1], not {self.alpha}")
 

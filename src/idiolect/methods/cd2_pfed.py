@@ -62,6 +62,7 @@ class CD2pFed(FedAvg):
     traffic: ClassVar[str] = "2 shared channels"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.personal_share <= 1 or not 0 < self.average <= 1:
             raise UserError("method.personal_share and method.average must lie between 0 and 1")
         if self.growth_rounds < 0 or self.distill < 0:
@@ -70,7 +71,7 @@ class CD2pFed(FedAvg):
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         grown = min(1.0, server.round / self.growth_rounds) if self.growth_rounds else 1.0
         spec = f"channels:{grown * self.personal_share}"
         return Down(shared={"model": server.net.shared(server["model"], spec)})
@@ -96,9 +97,8 @@ class CD2pFed(FedAvg):
         undivided = {n for n in whole if part[n].shape == whole[n].shape}
         return shared, {n: x if n in undivided else 1 - x for n, x in shared.items()}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         server["model"] = tree.overlay(tree.mix(self.weights(ups), ups["model"]), server["model"])
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return tree.overlay(down["model"], mine["model"])

@@ -51,21 +51,21 @@ class CFL(FedAvg):
     personal_part: ClassVar[str] = "the model of the client's cluster"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.eps1 < 0 or self.eps2 < 0 or self.first_split < 0 or self.smallest < 2:
             raise UserError(
                 "method.eps1, eps2 and first_split must not be negative, method.smallest at least 2"
             )
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         models = tree.apply(lambda x: x[None], start)  # one per cluster
-        return {"models": models, "cluster": tree.any_leaf(start).new_zeros(0, dtype=torch.int64)}
+        return {"models": models, "cluster": tree.beside([0] * len(clients), tree.any_leaf(start))}
 
     def clusters(self, server: Server) -> dict[int, int]:
         """Which cluster each client is in; everybody starts in number 0."""
-        known = server["cluster"].tolist() or [0] * len(server.sizes)
-        return dict(zip(server.sizes, known, strict=True))
+        return dict(zip(server.clients, server["cluster"].tolist(), strict=True))
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         clusters = self.clusters(server)
         of = [clusters.get(i, 0) for i in who]
         if len(set(of)) == 1:
@@ -73,7 +73,7 @@ class CFL(FedAvg):
         at = tree.beside(of, server["cluster"])
         return Down(each={"model": tree.apply(lambda x: x[at], server["models"])})
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         clusters, models = self.clusters(server), server["models"]
         of = tree.beside([clusters[i] for i in ups.ids], ups.sizes)
         numbers = sorted({clusters[i] for i in ups.ids})
@@ -91,7 +91,6 @@ class CFL(FedAvg):
         server["models"] = models
         server["cluster"] = tree.beside(list(clusters.values()), ups.sizes)
         server.log(cluster=server["cluster"])
-        return server
 
     def _leaving(self, members: list[int], ups: Ups, update: Tree) -> list[int]:
         """The second half of the cluster, if it is to be split."""

@@ -43,6 +43,7 @@ class Ditto(FedAvg):
     personal_part: ClassVar[str] = "a second whole model"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.lam, self.personal_lr, self.personal_epochs) < 0:
             raise UserError("method.lam, personal_lr and personal_epochs must not be negative")
 

@@ -69,6 +69,7 @@ class FedALA(FedAvg):
     personal_part: ClassVar[str] = "the mixture of own and global model, and its weights W"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.eta < 0 or not 0 < self.data_share <= 1 or self.layer_index < 0:
             raise UserError(
                 "method.eta and method.layer_index must not be negative, method.data_share above 0 "
@@ -104,9 +105,9 @@ class FedALA(FedAvg):
         first, active = mine["visits"] == 1, mine["visits"] > 0
         losses: list[Tensor] = []
         while len(losses) < self.ala_epochs and bool(active.any()):
-            learned = local.sgd(mixed_loss, theirs | weight, purpose="ala", **how)
-            weight = tree.where(active, tree.pick(learned, own), weight)
-            losses.append(local.losses.pop("ala"))
+            done = local.sgd(mixed_loss, theirs | weight, purpose="ala", report=False, **how)
+            weight = tree.where(active, tree.pick(done.params, own), weight)
+            losses.append(done.loss)
             active = active & first & ~self._settled(losses)
         return weight
 

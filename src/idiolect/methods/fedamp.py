@@ -56,18 +56,19 @@ class FedAMP(SgdMethod):
     personal_part: ClassVar[str] = "the whole model"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sigma <= 0 or self.alpha <= 0 or self.lam < 0:
             raise UserError("method.sigma and method.alpha must be positive, method.lam not < 0")
         if not 0 <= self.self_weight <= 1:
             raise UserError(f"method.self_weight must be between 0 and 1, not {self.self_weight}")
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"clouds": Table(tree.pick(start, net.weights))}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(each={"cloud": server["clouds"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -77,11 +78,10 @@ class FedAMP(SgdMethod):
         model = self.train(local, start, proximal, extra=(cloud, strength))
         return {"model": tree.pick(model, local.net.weights)}, {"model": model}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         xi = self.attention(ups["model"])
         server["clouds"][ups.ids] = tree.mix(xi, ups["model"])
         server.log(aggregation_weight=xi)
-        return server
 
     def attention(self, models: Tree) -> Tensor:
         """xi: row i is how much client i's cloud takes of each model."""

@@ -44,11 +44,11 @@ def match_class_mean(net: Net, params: Tree, x: Tensor, y: Tensor, means: Tensor
 class FedAS(SgdMethod):
     """Personal head, aligned base, bases weighted by the trace of the Fisher information."""
 
-    lr: float = hyper(0.005, "client learning rate")
-    epochs: int = hyper(5, "local epochs")
-    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'")
+    lr: float = hyper(0.005, "client learning rate", above=0)
+    epochs: int = hyper(5, "local epochs", min=0)
+    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", above=0)
     align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
-    align_lr: float = hyper(0.01, "step size of the alignment")
+    align_lr: float = hyper(0.01, "step size of the alignment", min=0)
     align_epochs: int = hyper(1, "epochs of the alignment")
     align_batch_size: int | Literal["full", "same"] = hyper("same", "its mini-batch size")
     target: Literal["class_mean", "sample"] = hyper("class_mean", "alignment target")
@@ -69,13 +69,13 @@ class FedAS(SgdMethod):
     traffic: ClassVar[str] = "2 base"
     rounds_default: ClassVar[int] = 40
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"base": net.shared(start, self.personal_layers)}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"base": server["base"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -96,23 +96,22 @@ class FedAS(SgdMethod):
             how["batch_size"] = self.align_batch_size
         target = local.forward(features, previous)
         if self.target == "sample":
-            return local.sgd(match_sample, model, extra=(target,), purpose="align", **how)
+            return local.sgd(match_sample, model, extra=(target,), purpose="align", **how).params
         how |= {"extra": (local.class_mean(target),), "coupled": "filled"}
-        return local.sgd(match_class_mean, model, purpose="align", **how)
+        return local.sgd(match_class_mean, model, purpose="align", **how).params
 
     def _trace(self, local: Local, model: Tree) -> Tensor:
         how = self.batches | {"per_sample": self.trace == "per_sample"}
         total, count = local.squared_grad(cross_entropy, model, **how)
         return total / count if self.trace == "mean_over_batches" else total
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         weight = trace_weights(ups["trace"], self.normalize) if self.synchronize else ups.share
         server.log(aggregation_weight=weight)
         base = tree.mix(weight, ups["base"])  # Eq. 7
         if self.literal_mean:  # Eq. 8
             base = tree.lerp(server["base"], base, 1 / len(ups))
         server["base"] = base
-        return server
 
     def shared(self, server: Server) -> Tree | None:
         divided = self.personal_layers.startswith("channels:")  # all names, but not whole

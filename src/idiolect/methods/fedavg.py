@@ -27,10 +27,10 @@ class FedAvg(SgdMethod):
     paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks"
     year: ClassVar[int] = 2017
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"model": server["model"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -42,9 +42,8 @@ class FedAvg(SgdMethod):
             return torch.full_like(ups.sizes, 1 / len(ups))
         return ups.share
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         server["model"] = tree.mix(self.weights(ups), ups["model"])
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"]

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class FedAvgAsync(FedAvg):
     """Sample-weighted mean of whatever arrives."""
 
-    lr: float = hyper(0.001, "client learning rate")
-    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'")
-    steps: int = hyper(20, "mini-batches per round (0: use epochs)")
+    lr: float = hyper(0.001, "client learning rate", above=0)
+    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'", above=0)
+    steps: int = hyper(20, "mini-batches per round (0: use epochs)", min=0)
 
     name: ClassVar[str] = "fedavg_async"
     asynchronous: ClassVar[bool] = True
@@ -40,10 +40,9 @@ class FedAvgAsync(FedAvg):
         model = self.train(local, down["model"], start=mine["cursor"])
         return {"model": model}, {"cursor": mine["cursor"] + self.steps}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         if len(ups):
             server["model"] = tree.mix(self.weights(ups), self.arrivals(server, ups))
-        return server
 
     def arrivals(self, server: Server, ups: Ups) -> Tree:
         """The models that are averaged."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Ids, Record, Server, Tree, Ups, hyper
 from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class FedAvgM(FedAvg):
     """The mean of the clients' models is a gradient the server follows with momentum."""
 
-    beta: float = hyper(0.1, "server momentum (0: FedAvg)")
+    beta: float = hyper(0.1, "server momentum (0: FedAvg)", min=0)
     nesterov: bool = hyper(True, "Nesterov's momentum, else plain")
     server_lr: float = hyper(1.0, "server step eta")
 
@@ -37,19 +37,20 @@ class FedAvgM(FedAvg):
     year: ClassVar[int] = 2019
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.beta < 1:
             raise UserError(f"method.beta of fedavgm must be in [0, 1), not {self.beta}")
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "velocity": tree.zeros_like(tree.pick(start, net.weights))}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         old, v = server["model"], server["velocity"]
-        mean = super().aggregate(server, ups)["model"]
+        super().aggregate(server, ups)
+        mean = server["model"]
         w, target = tree.pick(old, v), tree.pick(mean, v)
         velocity = tree.add(tree.scale(v, self.beta), tree.sub(w, target))
         # Written from the mean, so that beta = 0 and eta = 1 is FedAvg to the last bit.
         push = tree.scale(velocity if self.nesterov else v, -self.server_lr * self.beta)
         moved = tree.add(tree.lerp(w, target, self.server_lr), push)
         server["model"], server["velocity"] = mean | moved, velocity
-        return server

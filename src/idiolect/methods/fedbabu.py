@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Server, Tree, hyper
+from idiolect.core.method import Ids, Record, Server, Tree, hyper
 from idiolect.errors import UserError
 from idiolect.methods.fedper import FedPer
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class FedBABU(FedPer):
     """The body is trained under a frozen head; clients fine-tune before they predict."""
 
-    lr: float = hyper(0.1, "client learning rate")
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'")
-    momentum: float = hyper(0.9, "momentum of local SGD, forgotten between rounds")
+    lr: float = hyper(0.1, "client learning rate", above=0)
+    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", above=0)
+    momentum: float = hyper(0.9, "momentum of local SGD, forgotten between rounds", min=0)
     personal_layers: str = hyper("head", "what stays frozen at its common start")
     fine_tune: Literal["head", "body", "all"] = hyper("head", "what a client fine-tunes")
     fine_tune_epochs: int = hyper(5, "epochs of fine-tuning before prediction (0: none)")
@@ -43,14 +43,15 @@ class FedBABU(FedPer):
     traffic: ClassVar[str] = "2 base"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.fine_tune_epochs < 0:
             raise UserError("method.fine_tune_epochs must not be negative")
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         frozen = tree.pick(start, net.part(self.personal_layers))
         if set(net.weights) <= set(frozen):
             raise UserError("fedbabu would freeze the whole model; choose one with a body to train")
-        return super().server_init(net, start) | {"frozen": frozen}
+        return super().server_init(net, start, clients) | {"frozen": frozen}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         base = down["base"]

@@ -43,9 +43,9 @@ EPS = 1e-12
 class FedDWA(SgdMethod):
     """Every participant gets its own mixture of the participants' models."""
 
-    lr: float = hyper(0.01, "client learning rate")
-    batch_size: int | Literal["full"] = hyper(20, "mini-batch size, or 'full'")
-    top_k: int = hyper(5, "models mixed for each client; self competes like any other")
+    lr: float = hyper(0.01, "client learning rate", above=0)
+    batch_size: int | Literal["full"] = hyper(20, "mini-batch size, or 'full'", above=0)
+    top_k: int = hyper(5, "models mixed for each client; self competes like any other", above=0)
     guidance: Literal["one_epoch", "n_epochs", "one_batch", "full_gradient", "last_round"] = hyper(
         "one_epoch", "how the guidance model looks one step ahead"
     )
@@ -58,13 +58,13 @@ class FedDWA(SgdMethod):
     traffic: ClassVar[str] = "3"
     rounds_default: ClassVar[int] = 100
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"models": Table(tree.pick(start, net.weights))}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"stats": tree.pick(start, local.net.stats)}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(each={"model": server["models"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -86,13 +86,12 @@ class FedDWA(SgdMethod):
             purpose="guidance",
         )
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         guidance = ups["guidance"] if "guidance" in ups else server["models"][ups.ids]
         distance = tree.square_distances(guidance, ups["model"])
         p = mixing_weights(distance, self.top_k)
         server["models"][ups.ids] = tree.mix(p, ups["model"])
         server.log(aggregation_weight=p, distance=distance)
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"] | mine["stats"]

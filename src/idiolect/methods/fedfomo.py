@@ -54,20 +54,22 @@ class FedFomo(SgdMethod):
     traffic: ClassVar[str] = "1 + M"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.models < 0 or self.epsilon < 0 or self.epsilon_decay < 0:
             raise UserError("method.models, epsilon and epsilon_decay must not be negative")
         holdout.check(self.val_share)
 
-    def server_init(self, net: Net, start: Tree) -> Record:
-        return {"models": Table({"model": start}), "lot": tree.any_leaf(start).new_zeros(())}
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
+        like, n = tree.any_leaf(start), len(clients)
+        draws = {"lot": like.new_zeros(()), "affinity": like.new_zeros(n, n)}
+        return {"models": Table({"model": start}), **draws}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start, "previous": start}
 
     def chosen(self, server: Server) -> Tensor:
         """`[N, M]`: whose models each client is sent, as positions in the list of clients."""
-        n = len(server.sizes)
-        affinity: Tensor = server.setdefault("affinity", server["lot"].new_zeros(n, n))
+        n, affinity = len(server.clients), server["affinity"]
         dice = torch.Generator().manual_seed(int(server["lot"] * 2**31))
         lots, risk = tree.beside(torch.rand(2, n, n, generator=dice), affinity)
         count = min(self.models, n - 1)
@@ -79,8 +81,8 @@ class FedFomo(SgdMethod):
         best = affinity.argsort(dim=1, descending=True, stable=True)  # equal: by lot
         return order.gather(1, best)[:, :count]
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
-        ids, at = list(server.sizes), server.position
+    def download(self, server: Server, who: Ids) -> Down:
+        ids, at = server.clients, server.position
         chosen = self.chosen(server)[[at.get(i, i % len(ids)) for i in who]]
         if not chosen.shape[1]:
             return Down()
@@ -119,7 +121,7 @@ class FedFomo(SgdMethod):
         total = positive.sum(1, keepdim=True)
         return torch.where(total > 0, positive / total.clamp_min(1e-30), own)
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         at = server.position
         rows = tree.beside([at[i] for i in ups.ids], ups.sizes)
         to = self.chosen(server)[rows]
@@ -128,7 +130,6 @@ class FedFomo(SgdMethod):
         server["affinity"], server["lot"] = fresh, ups["lot"][0]
         server["models"][ups.ids] = {"model": ups["model"]}
         server.log(affinity=fresh)
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["model"]

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 class FedPAC(SgdMethod):
     """Aligned features, and for every client its own combination of the clients' heads."""
 
-    epochs: int = hyper(5, "passes over the data for the body, after the head")
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'")
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between phases and rounds")
-    weight_decay: float = hyper(5e-4, "L2 penalty of local SGD")
+    epochs: int = hyper(5, "passes over the data for the body, after the head", min=0)
+    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", above=0)
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten after every phase", min=0)
+    weight_decay: float = hyper(5e-4, "L2 penalty of local SGD", min=0)
     head_lr: float = hyper(0.1, "learning rate of the head")
     head_epochs: int = hyper(1, "passes over the data for the head, before the body")
     lam: float = hyper(1.0, "lambda: pull of features to the global centroids")
@@ -66,12 +66,13 @@ class FedPAC(SgdMethod):
     rounds_default: ClassVar[int] = 200
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.head_lr <= 0 or self.head_epochs < 1:
             raise UserError("method.head_lr and method.head_epochs must be positive")
         if self.lam < 0:
             raise UserError("method.lam must not be negative")
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weight = start[net.linear_head()[0]]
         return {
             "base": tree.drop(start, net.head),
@@ -80,7 +81,7 @@ class FedPAC(SgdMethod):
             "known": torch.zeros_like(weight[:, 0], dtype=torch.bool),
         }
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         shared = {part: server[part] for part in ("base", "centroids", "known")}
         return Down(shared, each={"head": server["heads"][who]})
 
@@ -111,7 +112,7 @@ class FedPAC(SgdMethod):
         v = ((share * squares).sum((1, 2)) - h.square().sum((1, 2))) / local.sizes
         return means, {"h": h, "v": v}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         server["base"] = tree.mix(ups.share, ups["base"])
         counts = ups["counts"]
         server["centroids"] = class_average(ups["centroids"], counts, server["centroids"])
@@ -122,7 +123,6 @@ class FedPAC(SgdMethod):
             server.log(head_weight=alpha)
             heads = tree.mix(alpha, heads)
         server["heads"][ups.ids] = heads
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["base"] | down["head"]

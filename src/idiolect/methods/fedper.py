@@ -25,13 +25,13 @@ class FedPer(SgdMethod):
     personal_part: ClassVar[str] = "the head"
     traffic: ClassVar[str] = "2 base"
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"base": tree.drop(start, net.part(self.personal_layers))}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"own": tree.pick(start, local.net.part(self.personal_layers))}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"base": server["base"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -39,9 +39,8 @@ class FedPer(SgdMethod):
         own = local.net.part(self.personal_layers)
         return {"base": tree.drop(model, own)}, {"own": tree.pick(model, own)}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         server["base"] = tree.mix(ups.share, ups["base"])
-        return server
 
     def shared(self, server: Server) -> Tree | None:
         return server["base"]

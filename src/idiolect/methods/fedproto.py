@@ -39,8 +39,8 @@ NEVER = -1e9  # bias of a class without prototype
 class FedProto(LocalOnly):
     """Every client has its own model; features of a class are drawn to its global prototype."""
 
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds")
-    batch_size: int | Literal["full"] = hyper(4, "mini-batch size, or 'full'")
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds", min=0)
+    batch_size: int | Literal["full"] = hyper(4, "mini-batch size, or 'full'", above=0)
     lam: float = hyper(1.0, "lambda: pull of features to the global prototypes (0: Local)")
     weighting: Literal["samples", "uniform"] = hyper("samples", "how clients' prototypes count")
     prediction: Literal["prototype", "classifier"] = hyper(
@@ -55,16 +55,17 @@ class FedProto(LocalOnly):
     rounds_default: ClassVar[int] = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.lam < 0:
             raise UserError("method.lam must not be negative")
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weight, bias = net.biased_head()
         known = torch.zeros_like(start[bias], dtype=torch.bool)
         # the names of the head's leaves say where the prototypes go
         return {"prototypes": {weight: torch.zeros_like(start[weight])}, "known": {bias: known}}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"prototypes": server["prototypes"], "known": server["known"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -74,13 +75,12 @@ class FedProto(LocalOnly):
         means = local.class_mean(local.forward(features, model))
         return {"prototypes": {weight: means}, "counts": {bias: local.counts}}, {"model": model}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         [(weight, means)], [(bias, counts)] = ups["prototypes"].items(), ups["counts"].items()
         share = counts if self.weighting == "samples" else counts > 0
         old = server["prototypes"][weight]
         server["prototypes"] = {weight: class_average(means, share, old)}
         server["known"] = {bias: server["known"][bias] | (counts > 0).any(0)}
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return self._predictor(mine["model"], down["prototypes"], down["known"])

@@ -44,6 +44,7 @@ class FedProx(FedAvg):
     year: ClassVar[int] = 2020
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.mu < 0:
             raise UserError(f"method.mu must not be negative, not {self.mu}")
 

@@ -39,9 +39,9 @@ def weighted_head_loss(net: Net, params: Tree, h: Tensor, y: Tensor, weight: Ten
 class FedRecon(PFLEGO):
     """Heads reconstructed on the client, a gradient of the features for the server."""
 
-    tau: int = hyper(50, "gradient steps that reconstruct the head")
-    beta: float = hyper(0.007, "step size of the reconstruction")
-    rho: float = hyper(0.001, "step size of the server")
+    tau: int = hyper(50, "gradient steps that reconstruct the head", above=0)
+    beta: float = hyper(0.007, "step size of the reconstruction", min=0)
+    rho: float = hyper(0.001, "step size of the server", min=0)
     heads: Literal["keep", "reset"] = hyper("keep", "go on from the last head, or from its start")
     split: bool = hyper(False, "even samples for the head, odd ones for theta; else all for both")
     update_steps: int = hyper(1, "gradient steps on theta per round")
@@ -54,6 +54,7 @@ class FedRecon(PFLEGO):
     year: ClassVar[int] = 2021
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.update_steps < 1 or self.update_lr <= 0:
             raise UserError("method.update_steps and method.update_lr must be positive")
 
@@ -61,7 +62,7 @@ class FedRecon(PFLEGO):
         mine = super().client_init(start, local)
         return mine | {"start": mine["head"]} if self.heads == "reset" else mine
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"theta": server["theta"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -72,7 +73,7 @@ class FedRecon(PFLEGO):
             gradient, _, after = local.grad(holdout.weighted, rest | head, training=True, **how)
         else:
             how |= {"batch_size": "full", "epochs": self.update_steps, "lr": self.update_lr}
-            after = local.sgd(holdout.weighted, rest | head, purpose="theta", **how)
+            after = local.sgd(holdout.weighted, rest | head, purpose="theta", **how).params
             gradient = tree.scale(tree.sub(theta, after), local.each(1 / self.update_lr))
         kept = {"head": head, "stats": tree.pick(after, local.net.stats)}
         return {"gradient": gradient}, mine | kept
@@ -87,13 +88,13 @@ class FedRecon(PFLEGO):
         even, odd = holdout.halves(local) if self.split else [holdout.everything(local)] * 2
         how: dict[str, Any] = {"batch_size": "full", "epochs": self.tau, "lr": self.beta}
         how |= {"train": local.net.head, "x": phi, "extra": (even,)}
-        return local.sgd(weighted_head_loss, head, **how), odd
+        return local.sgd(weighted_head_loss, head, **how).params, odd
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         if not self.scale:
             down = tree.scale(ups["gradient"], len(ups) / len(server.sizes))
             ups = replace(ups, record={"gradient": down})
-        return super().aggregate(server, ups)
+        super().aggregate(server, ups)
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["theta"] | self._begin(mine) | mine["stats"]

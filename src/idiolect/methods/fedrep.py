@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class FedRep(FedPer):
     """Many epochs for the personal head, few for the shared body."""
 
-    epochs: int = hyper(1, "passes over the data for the body, after the head")
+    epochs: int = hyper(1, "passes over the data for the body, after the head", min=0)
     head_epochs: int = hyper(10, "passes over the data for the head, before the body")
-    batch_size: int | Literal["full"] = hyper(10, "mini-batch size, or 'full'")
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between phases and rounds")
+    batch_size: int | Literal["full"] = hyper(10, "mini-batch size, or 'full'", above=0)
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten after every phase", min=0)
 
     name: ClassVar[str] = "fedrep"
     paper: ClassVar[str] = "Collins et al., Exploiting Shared Representations for Personalized FL"
@@ -39,6 +39,7 @@ class FedRep(FedPer):
     rounds_default: ClassVar[int] = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.head_epochs < 0:
             raise UserError("method.head_epochs must not be negative")
 

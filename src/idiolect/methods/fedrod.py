@@ -59,7 +59,7 @@ def hyper_loss(net: Net, params: Tree, x: Tensor, y: Tensor, prior: Tensor, a: T
 class FedRoD(FedAvg):
     """A balanced generic model, and a personal head added to its head."""
 
-    epochs: int = hyper(5, "passes over the client's data per round")
+    epochs: int = hyper(5, "passes over the client's data per round", min=0)
     head: Literal["linear", "hyper"] = hyper("linear", "personal head: kept, or generated")
     hidden: int = hyper(32, "width of the hypernetwork")
     loss: Literal["balanced_softmax", "cross_entropy"] = hyper(
@@ -74,10 +74,11 @@ class FedRoD(FedAvg):
     rounds_default: ClassVar[int] = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.hidden < 1:
             raise UserError("method.hidden must be positive")
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         net.linear_head()
         if self.head == "linear":
             return {"model": start}
@@ -89,7 +90,7 @@ class FedRoD(FedAvg):
             return {"distribution": local.counts / local.sizes[:, None]}
         return {"head": {OWN + n: torch.zeros_like(start[n]) for n in local.net.head}}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={part: server[part] for part in ("model", "hyper") if part in server})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -105,10 +106,10 @@ class FedRoD(FedAvg):
         up, own = {"model": tree.pick(both, local.net.names)}, tree.pick(both, own)
         return (up | {"hyper": own}, mine) if generated else (up, {"head": own})
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         if "hyper" in ups:
             server["hyper"] = tree.mix(self.weights(ups), ups["hyper"])
-        return super().aggregate(server, ups)
+        super().aggregate(server, ups)
 
     def personal(self, down: Record, mine: Record) -> Tree:
         model = down["model"]

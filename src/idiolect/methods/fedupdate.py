@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class FedUpdate(FedAvg):
     """FedAvg whose clients step from the mean before they predict and before they train."""
 
-    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'")
-    weight_decay: float = hyper(1e-4, "L2 penalty of local SGD")
+    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", above=0)
+    weight_decay: float = hyper(1e-4, "L2 penalty of local SGD", min=0)
     weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
     update_steps: int = hyper(1, "mini-batch steps after averaging (0: FedAvg)")
 
@@ -37,6 +37,7 @@ class FedUpdate(FedAvg):
     rounds_default: ClassVar[int] = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.update_steps < 0:
             raise UserError(f"method.update_steps must not be negative, not {self.update_steps}")
 

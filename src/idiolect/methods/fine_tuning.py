@@ -39,8 +39,7 @@ class FineTuning(Method):
     ft_weight_decay: float = hyper(1e-4, "fine-tuning: L2 penalty")
 
     def __post_init__(self) -> None:
-        if after := getattr(super(), "__post_init__", None):
-            after()
+        super().__post_init__()
         if self.ft_lr <= 0 or (self.ft_batch_size != "full" and self.ft_batch_size < 1):
             raise UserError("method.ft_lr and method.ft_batch_size must be positive")
         if min(self.ft_epochs, self.ft_steps, self.ft_weight_decay) < 0:
@@ -59,7 +58,7 @@ class FineTuning(Method):
             batch_size=self.ft_batch_size,
             weight_decay=self.ft_weight_decay,
             purpose="fine-tuning",
-        )
+        ).params
 
 
 @cache

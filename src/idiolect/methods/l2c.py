@@ -53,29 +53,23 @@ class L2C(SgdMethod):
     traffic: ClassVar[str] = "1 + N"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.alpha_lr < 0 or self.alpha_steps < 0 or self.alpha_decay < 0:
             raise UserError("method.alpha_lr, alpha_steps and alpha_decay must not be negative")
         holdout.check(self.val_share)
 
-    def server_init(self, net: Net, start: Tree) -> Record:
-        return {"start": tree.pick(start, net.weights)}
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
+        still = tree.expand(tree.zeros_like(tree.pick(start, net.weights)), len(clients))
+        ones = tree.any_leaf(still).new_ones(len(clients), dtype=torch.float64)
+        alpha = self.alpha_self * torch.diag(ones)
+        return {"updates": tree.clone(still), "present": ones < 1, "alpha": alpha}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         update = tree.zeros_like(tree.pick(start, local.net.weights))
         return {"base": start, "update": update}
 
-    def _known(self, server: Server) -> None:
-        """State that needs the number of clients."""
-        if "alpha" not in server:
-            still = tree.expand(tree.zeros_like(server["start"]), len(server.sizes))
-            server["updates"] = tree.clone(still)
-            ones = tree.any_leaf(still).new_ones(len(server.sizes), dtype=torch.float64)
-            server["present"] = ones < 1
-            server["alpha"] = self.alpha_self * torch.diag(ones)
-
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
-        self._known(server)
-        ids = tree.beside(list(server.sizes), server["alpha"])
+    def download(self, server: Server, who: Ids) -> Down:
+        ids = tree.beside(server.clients, server["alpha"])
         own = tree.beside(who, ids)[:, None] == ids  # nowhere for a client that never took part
         alpha = own.double() @ server["alpha"]
         shared = {"updates": server["updates"], "present": server["present"]}
@@ -121,7 +115,7 @@ class L2C(SgdMethod):
             alpha = alpha - self.alpha_lr * direction["alpha"]
         return alpha
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         position = server.position
         at = tree.beside([position[i] for i in ups.ids], ups.sizes)
         server["alpha"] = server["alpha"].index_copy(0, at, ups["alpha"].double())
@@ -129,7 +123,6 @@ class L2C(SgdMethod):
         still = tree.zeros_like(server["updates"])
         server["updates"] = {n: x.index_copy(0, at, ups["update"][n]) for n, x in still.items()}
         server.log(alpha=server["alpha"])
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["base"] | tree.add(mine["update"], mine["base"])

@@ -21,9 +21,9 @@ from idiolect.methods.fedper import FedPer
 class LGFedAvg(FedPer):
     """Body and head train together; the body stays, the head is averaged by sample count."""
 
-    lr: float = hyper(0.1, "client learning rate")
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'")
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds")
+    lr: float = hyper(0.1, "client learning rate", above=0)
+    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", above=0)
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds", min=0)
     personal_layers: str = hyper("body", "what stays: body, or name patterns")
 
     name: ClassVar[str] = "lg_fedavg"

@@ -41,7 +41,7 @@ class LGA(FedAvgAsync):
     year: ClassVar[int] = 2022
     traffic: ClassVar[str] = "2 (4 when late)"
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": tree.pick(start, net.weights), "past": {}}
 
     def client_init(self, start: Tree, local: Local) -> Record:
@@ -49,10 +49,8 @@ class LGA(FedAvgAsync):
         stats = tree.pick(start, local.net.stats)
         return super().client_init(start, local) | {"w0": weights, "wk": weights, "stats": stats}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
-        down = super().download(server, who)
-        if since is None:
-            return down
+    def download_late(self, server: Server, who: Ids, since: Ids) -> Down:
+        down = self.download(server, who)
         first = tree.stack([server["past"][str(s)] for s in since])  # w_1 of each straggler
         return Down(down.shared, each={"first": first})
 
@@ -91,15 +89,14 @@ class LGA(FedAvgAsync):
         """St of (13): softmax of S against 1, between 0.1192 and 0.5."""
         return {n: torch.sigmoid(s - 1) for n, s in cosine.items()}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
-        server = super().aggregate(server, ups)
+    def aggregate(self, server: Server, ups: Ups) -> None:
+        super().aggregate(server, ups)
         waiting = {str(s) for s in ups.away}
         if (
             ups.round in ups.away
         ):  # first aggregate without those who started now and did not arrive
             server["past"][str(ups.round)] = server["model"]
         server["past"] = {s: w for s, w in server["past"].items() if s in waiting}
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"] | mine["stats"]

@@ -21,20 +21,20 @@ class LocalOnly(SgdMethod):
     personal_part: ClassVar[str] = "the whole model"
     traffic: ClassVar[str] = "0"
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down()
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         return {}, {"model": self.train(local, mine["model"])}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
-        return server
+    def aggregate(self, server: Server, ups: Ups) -> None:
+        """Nothing was sent."""
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["model"]

@@ -83,7 +83,7 @@ def meta(form: str) -> Callable[..., Tensor]:
 class PerFedAvg(FedAvg):
     """One global model, a step away from everybody's own."""
 
-    lr: float = hyper(0.01, "beta: learning rate of the meta step")
+    lr: float = hyper(0.01, "beta: learning rate of the meta step", above=0)
     alpha: float = hyper(0.01, "step a client takes to make the model its own")
     form: Literal["first_order", "hessian_free", "exact", "two_step"] = hyper(
         "first_order", "FO, HF, exact Hessian-vector products, or SPFL's two plain steps"
@@ -99,6 +99,7 @@ class PerFedAvg(FedAvg):
     personal_part: ClassVar[str] = "the whole model, one step from the global one"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.delta <= 0:
             raise UserError(f"method.delta must be positive, not {self.delta}")
         if min(self.alpha, self.adapt_steps) < 0:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from idiolect.core.method import Record, Server, Table, Tree, Ups
+from idiolect.core.method import Ids, Record, Server, Table, Tree, Ups
 from idiolect.methods.fedavg_async import FedAvgAsync
 
 if TYPE_CHECKING:
@@ -29,17 +29,16 @@ class PerFedAvgAsync(FedAvgAsync):
     paper: ClassVar[str] = "baseline of Personalized Heterogeneous FL with Gradient Similarity"
     year: ClassVar[int] = 2022
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "latest": Table(start)}
 
     def train(self, local: Local, params: Tree, *args: Any, **changes: Any) -> Tree:
         return super().train(local, params, *args, repeat=2, **changes)
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         if not len(ups):
-            return server
+            return
         server["latest"][ups.ids] = ups["model"]
         sizes = ups.sizes.new_tensor(list(server.sizes.values()))
         share = sizes / sizes.sum() if self.weighting == "samples" else sizes * 0 + 1 / len(sizes)
         server["model"] = server["latest"].mix(share, list(server.sizes))
-        return server

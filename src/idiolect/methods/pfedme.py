@@ -53,8 +53,8 @@ class PFedMe(FedAvg):
     lam: float = hyper(15.0, "lambda: how close the personal models stay")
     inner_steps: int = hyper(5, "K: steps on theta for every mini-batch")
     personal_lr: float = hyper(0.01, "learning rate of those steps")
-    lr: float = hyper(0.01, "learning rate of the local global model w")
-    beta: float = hyper(1.0, "server mixing; 1 is the mean of the arrivals")
+    lr: float = hyper(0.01, "learning rate of the local global model w", above=0)
+    beta: float = hyper(1.0, "server mixing; 1 is the mean of the arrivals", min=0)
 
     name: ClassVar[str] = "pfedme"
     paper: ClassVar[str] = "T. Dinh et al., Personalized Federated Learning with Moreau Envelopes"
@@ -62,6 +62,7 @@ class PFedMe(FedAvg):
     personal_part: ClassVar[str] = "the whole model theta"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.inner_steps < 1 or self.personal_lr <= 0:
             raise UserError("method.inner_steps and method.personal_lr must be positive")
         if self.lam < 0:
@@ -89,11 +90,11 @@ class PFedMe(FedAvg):
         done = tree.nest(both)
         return {"model": done["theta"] | done["w"]}, {"theta": done["theta"]}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         old = server["model"]
-        mean = super().aggregate(server, ups)["model"]
+        super().aggregate(server, ups)
+        mean = server["model"]
         server["model"] = tree.lerp(old, mean, self.beta)
-        return server
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["theta"]

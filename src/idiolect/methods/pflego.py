@@ -41,9 +41,9 @@ def head_loss(net: Net, params: Tree, h: Tensor, y: Tensor) -> Tensor:
 class PFLEGO(Method):
     """Shared features, personal heads, an exact gradient for the server."""
 
-    tau: int = hyper(50, "gradient steps on the head per round, the last one joint")
-    beta: float = hyper(0.007, "step size of the tau - 1 head steps")
-    rho: float = hyper(0.001, "step size of the server and of the last head step")
+    tau: int = hyper(50, "gradient steps on the head per round, the last one joint", above=0)
+    beta: float = hyper(0.007, "step size of the tau - 1 head steps", min=0)
+    rho: float = hyper(0.001, "step size of the server and of the last head step", min=0)
     server: Literal["adam", "sgd"] = hyper("adam", "the server's optimizer")
     head_step: Literal["literal", "exact"] = hyper(
         "literal", "last head step as in Algorithm 1, or times alpha_i as Eq. 6 needs"
@@ -60,7 +60,7 @@ class PFLEGO(Method):
     traffic: ClassVar[str] = "2 base"
     rounds_default: ClassVar[int] = 200
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         theta = tree.drop(tree.pick(start, net.weights), net.head)
         zero = tree.zeros_like(theta)
         moments = {"m": zero, "v": tree.clone(zero)} if self.server == "adam" else {}
@@ -80,7 +80,7 @@ class PFLEGO(Method):
             head[n] = own.masked_fill(where, fill)
         return {"head": head, "stats": tree.pick(start, local.net.stats)}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         ratio = len(server.sizes) / len(who)  # I / r
         scale = server["updates"].new_tensor(ratio, dtype=torch.float64)
         shared = {"theta": server["theta"], "scale": scale}
@@ -97,7 +97,7 @@ class PFLEGO(Method):
         if self.tau > 1:
             phi = local.forward(features, rest)
             how: dict[str, Any] = {"batch_size": "full", "epochs": self.tau - 1, "lr": self.beta}
-            head = local.sgd(head_loss, head, x=phi, train=local.net.head, **how)
+            head = local.sgd(head_loss, head, x=phi, train=local.net.head, **how).params
         gradient, _, after = local.grad(cross_entropy, rest | head, training=True)
         step = local.each(self.rho) * down["scale"]
         if self.head_step == "exact":
@@ -107,7 +107,7 @@ class PFLEGO(Method):
         up = {"gradient": tree.drop(gradient, local.net.head)}
         return up, {"head": head, "stats": tree.pick(after, local.net.stats)}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         scale = len(server.sizes) / len(ups)
         g = tree.scale(tree.mix(self._alpha(server, ups.ids), ups["gradient"]), scale)  # Eq. 7
         server["updates"] = server["updates"] + 1
@@ -115,7 +115,6 @@ class PFLEGO(Method):
             t = float(server["updates"])
             g, server["m"], server["v"] = adam(g, server["m"], server["v"], t)
         server["theta"] = tree.add(server["theta"], tree.scale(g, -self.rho))
-        return server
 
     def shared(self, server: Server) -> Tree | None:
         return server["theta"]

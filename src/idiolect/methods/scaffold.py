@@ -49,30 +49,31 @@ class Scaffold(FedAvg):
     year: ClassVar[int] = 2020
     traffic: ClassVar[str] = "4"
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "control": tree.zeros_like(tree.pick(start, net.weights))}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"control": tree.zeros_like(tree.pick(start, local.net.weights))}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"model": server["model"], "control": server["control"]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         x, c, own = down["model"], down["control"], mine["control"]
-        y = self.train(local, x, corrected, extra=(tree.sub(c, own),))
+        done = self.sgd(local, x, corrected, extra=(tree.sub(c, own),))
+        y = done.params
         if self.option == 1:
             fresh, _, _ = local.grad(cross_entropy, x)
         else:
             lr = local.each(self.lr * self.lr_decay**local.round)
             moved = tree.sub(tree.pick(x, c), tree.pick(y, c))
-            fresh = tree.add(tree.sub(own, c), tree.scale(moved, 1 / (local.steps["train"] * lr)))
+            fresh = tree.add(tree.sub(own, c), tree.scale(moved, 1 / (done.steps * lr)))
         return {"model": y, "control": tree.sub(fresh, own)}, {"control": fresh}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         x = server["model"]
-        mean = super().aggregate(server, ups)["model"]
+        super().aggregate(server, ups)
+        mean = server["model"]
         server["model"] = tree.lerp(x, mean, self.server_lr)
         each = torch.full_like(ups.sizes, 1 / len(server.sizes))
         server["control"] = tree.add(server["control"], tree.mix(each, ups["control"]))
-        return server

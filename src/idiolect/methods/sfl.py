@@ -76,6 +76,7 @@ class SFL(SgdMethod):
     traffic: ClassVar[str] = "3"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.lam < 0 or self.neighbours < 0 or self.layers < 1:
             raise UserError(
                 "method.lam and method.neighbours must not be negative, method.layers at least 1"
@@ -83,14 +84,14 @@ class SFL(SgdMethod):
         if not 0 <= self.server_alpha <= 1:
             raise UserError(f"method.server_alpha must be between 0 and 1, not {self.server_alpha}")
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weights = tree.pick(start, net.weights)
         return {"nodes": Table(weights), "world": weights}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"stats": tree.pick(start, local.net.stats)}
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"world": server["world"]}, each={"node": server["nodes"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -101,7 +102,7 @@ class SFL(SgdMethod):
             up["classes"] = local.counts > 0
         return up, {"stats": tree.pick(model, local.net.stats)}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         adjacency = self.adjacency(ups, server["world"])
         eye = torch.diag(torch.ones_like(ups.sizes))
         spread = torch.linalg.matrix_power(adjacency.double(), self.layers).to(eye.dtype)
@@ -110,7 +111,6 @@ class SFL(SgdMethod):
         server["nodes"][ups.ids] = nodes
         server["world"] = tree.apply(lambda u: u.mean(0), nodes)  # the read-out
         server.log(adjacency=adjacency, aggregation_weight=weight)
-        return server
 
     def adjacency(self, ups: Ups, world: Tree) -> Tensor:
         """Rows sum to one; every client is linked to itself."""

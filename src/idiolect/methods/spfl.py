@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 class SPFL(SgdMethod):
     """One model per client, moved along similar clients' updates."""
 
-    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'")
-    weight_decay: float = hyper(1e-4, "L2 penalty of local SGD")
+    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", above=0)
+    weight_decay: float = hyper(1e-4, "L2 penalty of local SGD", min=0)
     two_step: bool = hyper(True, "two consecutive SGD steps on every mini-batch")
-    gamma: int = hyper(10, "rounds between refreshes of the similarity")
+    gamma: int = hyper(10, "rounds between refreshes of the similarity", above=0)
     stages: Literal[1, 2, "tensor"] = hyper(2, "1 whole model, 2 body and head, or per tensor")
     similarity: Literal["cosine", "layers", "uniform", "identity"] = hyper(
         "cosine", "of whole stages, of layers with fixed weights, or an ablation"
     )
     layer_weights: str = hyper("0.5,0.3,0.2", "weights of the body's layers, similarity='layers'")
-    temperature: float = hyper(1.0, "softmax temperature of all stages but the last")
-    head_temperature: float = hyper(1.0, "softmax temperature of the last stage")
+    temperature: float = hyper(1.0, "softmax temperature of all stages but the last", above=0)
+    head_temperature: float = hyper(1.0, "softmax temperature of the last stage", above=0)
     head: Literal["softmax", "own"] = hyper("softmax", "last stage mixed, or each its own update")
     weights: Literal["softmax", "data_weighted", "literal"] = hyper(
         "softmax", "St; n_j St renormalised; or the paper's alpha n_j/n St"
@@ -58,21 +58,20 @@ class SPFL(SgdMethod):
     traffic: ClassVar[str] = "2 (3 at a refresh)"
     rounds_default: ClassVar[int] = 100
 
-    def server_init(self, net: Net, start: Tree) -> Record:
+    def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"models": Table(tree.pick(start, net.weights)), "cosine": {}}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"stats": tree.pick(start, local.net.stats)}
 
-    def prepare(self, server: Server, who: Ids) -> Server:
+    def prepare(self, server: Server, who: Ids) -> None:
         if server.round % self.gamma == 0 and self.refresh_average:
             everyone = list(server.sizes)
             total = server["models"].mix([1.0] * len(everyone), everyone)
             mean = tree.apply(lambda w: w / len(everyone), total)
             server["models"][everyone] = tree.expand(mean, len(everyone))
-        return server
 
-    def download(self, server: Server, who: Ids, since: Ids | None = None) -> Down:
+    def download(self, server: Server, who: Ids) -> Down:
         return Down(each={"model": server["models"][who]})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
@@ -86,7 +85,7 @@ class SPFL(SgdMethod):
         up["update"] = tree.sub(down["model"], model)
         return up, {"stats": tree.pick(model, local.net.stats)}
 
-    def aggregate(self, server: Server, ups: Ups) -> Server:
+    def aggregate(self, server: Server, ups: Ups) -> None:
         if "probe" in ups:
             self._measure(server, ups)
         before: Tree = server["models"][ups.ids]
@@ -97,7 +96,6 @@ class SPFL(SgdMethod):
             server.log(**{f"mixing_{s}": c})
             after |= self._move(c, tree.pick(before, names), tree.pick(ups["update"], names))
         server["models"][ups.ids] = {n: after[n] for n in before}
-        return server
 
     def _move(self, c: Tensor, w: Tree, update: Tree) -> Tree:
         return tree.sub(w, tree.scale(tree.mix(c, update), self.eta))

@@ -76,8 +76,8 @@ class Simulation:
         }
         sizes = {i: len(federation.train[i]) for i in federation.seen}
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
-        state = method.server_init(self.engine.net, dict(self.start_tree))
-        self.server = Server(state, net=self.engine.net, sizes=sizes)
+        state = method.server_init(self.engine.net, dict(self.start_tree), list(sizes))
+        self.server = Server(state, net=self.engine.net, clients=list(sizes), sizes=sizes)
         self.mine = Table(partial(_client_init, method, self.engine, self.start_tree, own))
         for table in (self.mine, *state.values()):
             if isinstance(table, Table):
@@ -159,7 +159,7 @@ class Simulation:
         fresh: Record = {}
         after: list[tuple[list[int], Tree]] = []  # models right after local work, to be tested
         if turn.start:
-            self.server = method.prepare(self.server, turn.start)
+            method.prepare(self.server, turn.start)
             down = self._download(turn.start)
             mine = self.mine[turn.start]
             fitted: Fitted = yield Fit(turn.start, t, down, mine)
@@ -171,7 +171,7 @@ class Simulation:
             after.append((turn.start, fitted.trained))
         ups = self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
-            self.server = method.aggregate(self.server, ups)
+            method.aggregate(self.server, ups)
         result.staleness = [t - s for s in turn.arrive.values()]
         result.logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
         tested = self._tests_now
@@ -191,8 +191,10 @@ class Simulation:
         """Whether the round in progress is evaluated."""
         return (self.round + 1) % self.eval_every == 0 or self.round + 1 == self.rounds
 
-    def _download(self, who: Sequence[int], since: Sequence[int] | None = None) -> Down:
-        down = self.method.download(self.server, list(who), since)
+    def _download(self, who: Sequence[int]) -> Down:
+        return self._sent(self.method.download(self.server, list(who)))
+
+    def _sent(self, down: Down) -> Down:
         return Down(self.engine.to_device(down.shared), self.engine.to_device(down.each))
 
     def _receive(
@@ -238,7 +240,7 @@ class Simulation:
         ids = list(late)
         up = self.engine.to_device(tree.pile([self.pending.pop(i)[1] for i in ids]))
         if type(self.method).rejoin is not Method.rejoin:
-            down = self._download(ids, list(late.values()))
+            down = self._sent(self.method.download_late(self.server, ids, list(late.values())))
             result.bytes_down += down.nbytes(len(ids))
             mine = self.mine[ids]
             seen = down.stacked(len(ids))

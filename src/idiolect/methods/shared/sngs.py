@@ -34,7 +34,7 @@ def by_layers(layers: Tree, shares: Sequence[float]) -> Tensor:
 def learn(server: Server, ups: Ups, stage: int, measured: Tensor, new: float = 1.0) -> None:
     """Keep what was measured of every pair that took part; `new` < 1 is a moving average from 0,
     else a client is alike itself and nobody else until it is measured."""
-    n, pairs = max(server.sizes) + 1, _pairs(ups)
+    n, pairs = max(server.clients) + 1, _pairs(ups)
     unknown = measured.new_zeros(n, n).fill_diagonal_(new == 1)
     known = server["cosine"].get(str(stage), unknown).clone()
     known[pairs] = (1 - new) * known[pairs] + new * measured
