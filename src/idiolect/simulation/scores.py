@@ -16,6 +16,7 @@ from torch import Tensor
 from idiolect.core import memory
 
 SERIES = ("before", "after", "global")
+PARTS = ("train", "val", "test")
 Columns = dict[str, np.ndarray]
 
 
@@ -24,11 +25,11 @@ class Scores:
 
     def __init__(self, sizes: Mapping[str, np.ndarray]):
         """`sizes` has how many samples each client has in each part."""
-        self._sizes = sizes
-        n = len(sizes["test"])
+        self.sizes = sizes
+        self.clients = len(sizes["test"])
         names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
         names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
-        self._columns = {name: np.full(n, np.nan) for name in names}
+        self._columns = {name: np.full(self.clients, np.nan) for name in names}
         self._queue: deque[Callable[[], None]] = deque()
 
     @property
@@ -37,6 +38,10 @@ class Scores:
         while self._queue:
             self._queue.popleft()()
         return self._columns
+
+    def state(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        return {name: torch.from_numpy(column) for name, column in self.columns.items()}
 
     def restore(self, columns: Mapping[str, Tensor]) -> None:
         """Go on from earlier columns; snapshots taken so far keep what they saw."""
@@ -48,7 +53,7 @@ class Scores:
     ) -> None:
         """Correct predictions and summed losses of clients `ids` on their own samples."""
         come = memory.coming(torch.stack([correct, loss]).double())
-        prefix, sizes, who = "val_" if part == "val" else "", self._sizes[part], list(ids)
+        prefix, sizes, who = "val_" if part == "val" else "", self.sizes[part], list(ids)
 
         def put() -> None:
             with np.errstate(invalid="ignore"):
@@ -83,4 +88,31 @@ class Scores:
 
     def blank(self) -> Columns:
         """Of a round without a test."""
-        return dict.fromkeys(self._columns, np.full(len(self._sizes["test"]), np.nan))
+        return dict.fromkeys(self._columns, np.full(self.clients, np.nan))
+
+
+def client_columns(
+    sizes: Mapping[str, np.ndarray],
+    started: Sequence[int] = (),
+    staleness: Mapping[int, int] | None = None,
+    unseen: Sequence[int] = (),
+) -> Columns:
+    """What is known of every client in a round besides its scores: sizes, whether it started, and
+    how late its work arrived (`staleness`, of those whose work did)."""
+    n, arrived = len(sizes["train"]), staleness or {}
+    late = np.full(n, -1, dtype=np.int16)
+    late[list(arrived)] = list(arrived.values())
+    return {
+        "client": np.arange(n, dtype=np.int32),
+        **{f"{part}_size": sizes[part] for part in PARTS},
+        "started": _among(started, n),
+        "arrived": _among(list(arrived), n),
+        "staleness": late,
+        "unseen": _among(unseen, n),
+    }
+
+
+def _among(ids: Sequence[int], n: int) -> np.ndarray:
+    member = np.zeros(n, dtype=bool)
+    member[list(ids)] = True
+    return member

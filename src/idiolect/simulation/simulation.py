@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idiolect.core import memory, tree
+from idiolect.core import tree
 from idiolect.core.clients import Keep, Table
 from idiolect.core.local import Local
-from idiolect.core.method import Down, Method, Server, Ups
+from idiolect.core.method import Down, Method, Ups
 from idiolect.core.net import initial_tree
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.engine import select
 from idiolect.engine.engine import Engine, Fitted
 from idiolect.engine.ranks import by_itself
-from idiolect.engine.samples import Part
 from idiolect.errors import UserError
 from idiolect.simulation import schedule as schedules
+from idiolect.simulation import server_state
+from idiolect.simulation.evaluation import Evaluation, Models
 from idiolect.simulation.outcome import Open, Round, Span
-from idiolect.simulation.requests import Adapt, Asking, Fit, Score, alone
+from idiolect.simulation.requests import Adapt, Asking, Fit, alone
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, Turn
-from idiolect.simulation.scores import Columns, Scores
-
-EVALUATED_TOGETHER = 256  # clients whose models are on the device at once while testing
+from idiolect.simulation.scores import Columns, client_columns
 
 
 class Simulation:
@@ -76,16 +74,15 @@ class Simulation:
         }
         sizes = {i: len(federation.train[i]) for i in federation.seen}
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
-        state = method.server_init(self.engine.net, dict(self.start_tree), list(sizes))
-        self.server = Server(state, net=self.engine.net, clients=list(sizes), sizes=sizes)
-        self.mine = Table(partial(_client_init, method, self.engine, self.start_tree, own))
-        for table in (self.mine, *state.values()):
-            if isinstance(table, Table):
-                table.settle(self.device, keep, federation.n_clients)
+        net, begin = self.engine.net, self.start_tree
+        self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
+        self.mine = Table(partial(_client_init, method, self.engine, begin, own))
+        for table in (self.mine, *server_state.tables(self.server).values()):
+            table.settle(self.device, keep, federation.n_clients)
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
         self.round = 0
-        self._facts = _facts(federation)
-        self.scores = Scores({p: self._facts[f"{p}_size"] for p in ("test", "val")})
+        self.evaluation = Evaluation(federation)
+        self.scores = self.evaluation.scores
 
     def _schedule(
         self,
@@ -174,9 +171,8 @@ class Simulation:
             method.aggregate(self.server, ups)
         result.staleness = [t - s for s in turn.arrive.values()]
         result.logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
-        tested = self._tests_now
         self.round = t + 1
-        if tested:
+        if server_state.is_tested(self.round, self.rounds, self.eval_every):
             testing = Span(self.device)
             yield from self._evaluate(after)
             unknown.testing = testing.end()
@@ -185,11 +181,6 @@ class Simulation:
         unknown.whole.end()
         result.open = unknown
         return result
-
-    @property
-    def _tests_now(self) -> bool:
-        """Whether the round in progress is evaluated."""
-        return (self.round + 1) % self.eval_every == 0 or self.round + 1 == self.rounds
 
     def _download(self, who: Sequence[int]) -> Down:
         return self._sent(self.method.download(self.server, list(who)))
@@ -216,16 +207,9 @@ class Simulation:
                     self.pending[i] = (t, tree.each(lambda x: x.cpu(), rows[i]))
             record = tree.pile([rows[i] for i in turn.arrive])
         result.bytes_up += tree.nbytes(record)
-        ids = list(turn.arrive)
-        sizes = [self.server.sizes[i] for i in ids]
-        return Ups(
-            record,
-            ids,
-            memory.sent(torch.tensor(sizes, dtype=self.dtype), self.device),
-            list(turn.arrive.values()),
-            t,
-            sorted(s for s, _ in self.pending.values()),
-        )
+        away = sorted(s for s, _ in self.pending.values())
+        like = tree.any_leaf(self.start_tree)
+        return server_state.arrivals(self.server, record, turn.arrive, t, away, like)
 
     def _rejoin(
         self,
@@ -257,28 +241,10 @@ class Simulation:
 
     # --- evaluation ---
 
-    def _evaluate(self, after: Sequence[tuple[list[int], Tree]]) -> Asking[None]:
-        """Test models right after local work, the shared model if there is one, and what every
-        client would predict with now."""
-        for ids, params in after:
-            yield from self._test("after", params, ids)
-        everyone = list(range(self.federation.n_clients))
-        shared = self.method.shared(self.server)
-        if shared is None or set(shared) != set(self.engine.net.names):
-            shared = {}
-        if shared:
-            yield from self._test("global", tree.expand(shared, len(everyone)), everyone)
-        for at in range(0, len(everyone), EVALUATED_TOGETHER):
-            ids = everyone[at : at + EVALUATED_TOGETHER]
-            params = yield from self._predictors(ids)
-            if tree.shows(params, shared):
-                self.scores.copy("global", "before", ids)
-                yield from self._validate("before", params, ids)
-                continue
-            known = _unchanged(params, ids, after)
-            self.scores.copy("after", "before", list(known))
-            rest = [k for k, i in enumerate(ids) if i not in known]
-            yield from self._test("before", _rows(params, rest), [ids[k] for k in rest])
+    def _evaluate(self, after: Sequence[Models]) -> Asking[None]:
+        """Test this round's models; after the last round, unseen clients' too."""
+        shared = server_state.whole_model(self.method, self.server)
+        yield from self.evaluation.test_round(shared, after, self._predictors)
         if self.round == self.rounds and self.federation.unseen:
             yield from self._adapt_unseen(list(self.federation.unseen))
 
@@ -298,61 +264,31 @@ class Simulation:
         """Held-out clients train once on what the server would send them; nothing goes back."""
         mine = self.mine[ids]
         fitted: Fitted = yield Fit(ids, self.round, self._download(ids), mine)
-        yield from self._test("after", fitted.trained, ids)
-
-    def _test(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
-        """Test models on their clients' own samples."""
-        if ids:
-            yield from self._score(series, params, ids, "test")
-            yield from self._validate(series, params, ids)
-
-    def _validate(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
-        if series != "global" and self._facts["val_size"][ids].any():
-            yield from self._score(series, params, ids, "val")
-
-    def _score(self, series: str, params: Tree, ids: list[int], part: Part) -> Asking[None]:
-        correct, loss = yield Score(ids, part, params)
-        self.scores.write(series, part, ids, correct, loss)
+        yield from self.evaluation.test("after", fitted.trained, ids)
 
     def _columns(self, turn: Turn) -> Columns:
-        n, arrived = self.federation.n_clients, list(turn.arrive)
-        late = np.full(n, -1, dtype=np.int16)
-        late[arrived] = [self.round - 1 - s for s in turn.arrive.values()]
-        return {
-            **{k: self._facts[k] for k in ("client", "train_size", "val_size", "test_size")},
-            "started": _among(turn.start, n),
-            "arrived": _among(arrived, n),
-            "staleness": late,
-            "unseen": self._facts["unseen"],
-        }
+        late = {i: self.round - 1 - s for i, s in turn.arrive.items()}
+        return client_columns(self.evaluation.sizes, turn.start, late, self.federation.unseen)
 
     # --- state ---
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a resume needs: tensors by flat name, and JSON-able meta."""
-        tables = {k: v for k, v in self.server.items() if isinstance(v, Table)}
-        everything = {
-            "server": {k: v for k, v in self.server.items() if k not in tables},
-            "tables": {k: _by_text(v.items()) for k, v in tables.items()},
-            "mine": _by_text(self.mine.items()),
-            "pending": _by_text((i, row) for i, (_, row) in self.pending.items()),
-            "metrics": {k: torch.from_numpy(v) for k, v in self.scores.columns.items()},
-        }
-        host = {
-            n: v.detach().to("cpu").contiguous().clone() for n, v in tree.leaves(everything).items()
+        everything = server_state.saved(self.server) | {
+            "mine": server_state.by_name(self.mine.items()),
+            "pending": server_state.by_name((i, row) for i, (_, row) in self.pending.items()),
+            "metrics": self.scores.state(),
         }
         since = {str(i): s for i, (s, _) in self.pending.items()}
-        return host, {"round": self.round, "pending": since}
+        return server_state.on_host(everything), {"round": self.round, "pending": since}
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Continue from `state()`."""
         state = tree.ordered(tree.nest(tensors), self.engine.net.names)
-        self.server |= self.engine.to_device(state["server"])
-        for key, rows in state["tables"].items():
-            self.server[key].refill(_by_id(rows))
-        self.mine.refill(_by_id(state["mine"]))
-        since = meta["pending"]
-        self.pending = {i: (since[str(i)], row) for i, row in _by_id(state["pending"]).items()}
+        server_state.restore(self.server, state, self.device)
+        self.mine.refill(server_state.by_id(state["mine"]))
+        pending = server_state.by_id(state["pending"])
+        self.pending = {i: (meta["pending"][str(i)], row) for i, row in pending.items()}
         self.scores.restore(state["metrics"])
         self.round = int(meta["round"])
 
@@ -383,50 +319,3 @@ def _client_init(
         rows = [own.get(i, common) for i in ids]
         begin = {n: torch.stack([r[n].to(engine.device) for r in rows]) for n in common}
     return engine.to_device(method.client_init(begin, engine.local(ids, 0)))
-
-
-def _by_text(rows: Iterable[tuple[int, Record]]) -> Record:
-    return {str(i): row for i, row in rows}
-
-
-def _by_id(rows: Record) -> dict[int, Record]:
-    return {int(i): row for i, row in rows.items()}
-
-
-def _unchanged(params: Tree, ids: list[int], tested: Sequence[tuple[list[int], Tree]]) -> set[int]:
-    """The clients whose model is, number by number, the one they were last tested with."""
-    found: set[int] = set()
-    seen: set[int] = set()
-    for who, models in reversed(tested):
-        place = {i: k for k, i in enumerate(who) if i not in seen}
-        both = [(k, i) for k, i in enumerate(ids) if i in place]
-        mine, theirs = [k for k, _ in both], [place[i] for _, i in both]
-        same = tree.same(_rows(params, mine), _rows(models, theirs)).tolist()
-        found |= {i for (_, i), yes in zip(both, same, strict=True) if yes}
-        seen |= set(who)
-    return found
-
-
-def _rows(params: Tree, rows: list[int]) -> Tree:
-    """Some clients' models; all of them as they are, without a copy."""
-    if rows == list(range(len(next(iter(params.values()))))):
-        return params
-    at = torch.tensor(rows, dtype=torch.int64)
-    return {n: v[at.to(v.device)] for n, v in params.items()}
-
-
-def _facts(federation: Federation) -> dict[str, np.ndarray]:
-    """What is known of every client from the start."""
-    n = federation.n_clients
-    sizes = {
-        f"{part}_size": federation.sizes(part).numpy().astype(np.int32)
-        for part in ("train", "val", "test")
-    }
-    unseen = _among(list(federation.unseen), n)
-    return {"client": np.arange(n, dtype=np.int32), **sizes, "unseen": unseen}
-
-
-def _among(ids: Sequence[int], n: int) -> np.ndarray:
-    member = np.zeros(n, dtype=bool)
-    member[list(ids)] = True
-    return member

@@ -1,0 +1,89 @@
+"""Testing: which models of a round are tested, and on whose samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from idiolect.core import tree
+from idiolect.core.tree import Tree
+from idiolect.data import Federation
+from idiolect.engine.samples import Part
+from idiolect.simulation.requests import Asking, Score
+from idiolect.simulation.scores import PARTS, Scores
+
+TESTED_TOGETHER = 256  # clients whose models are on the device at once while testing
+
+Models = tuple[list[int], Tree]  # of these clients
+
+
+class Evaluation:
+    """Tests clients' models on their own samples, and keeps the scores."""
+
+    def __init__(self, federation: Federation):
+        self.sizes = {p: federation.sizes(p).numpy().astype(np.int32) for p in PARTS}
+        self.scores = Scores(self.sizes)
+        self._everyone = list(range(federation.n_clients))
+
+    def test_round(
+        self,
+        shared: Tree | None,
+        after: Sequence[Models],
+        predictors: Callable[[list[int]], Asking[Tree]],
+    ) -> Asking[None]:
+        """Test models right after local work, the `shared` model if there is one, and what every
+        client would predict with now."""
+        for ids, params in after:
+            yield from self.test("after", params, ids)
+        if shared is not None:
+            everyone = self._everyone
+            yield from self.test("global", tree.expand(shared, len(everyone)), everyone)
+        for at in range(0, len(self._everyone), TESTED_TOGETHER):
+            ids = self._everyone[at : at + TESTED_TOGETHER]
+            params = yield from predictors(ids)
+            if shared is not None and tree.shows(params, shared):
+                self.scores.copy("global", "before", ids)
+                yield from self._validate("before", params, ids)
+                continue
+            known = _unchanged(params, ids, after)
+            self.scores.copy("after", "before", list(known))
+            rest = [k for k, i in enumerate(ids) if i not in known]
+            yield from self.test("before", _rows(params, rest), [ids[k] for k in rest])
+
+    def test(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
+        """Test models on their clients' test samples, and validation samples if they have any."""
+        if ids:
+            yield from self._score(series, params, ids, "test")
+            yield from self._validate(series, params, ids)
+
+    def _validate(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
+        if series != "global" and self.sizes["val"][ids].any():
+            yield from self._score(series, params, ids, "val")
+
+    def _score(self, series: str, params: Tree, ids: list[int], part: Part) -> Asking[None]:
+        correct, loss = yield Score(ids, part, params)
+        self.scores.write(series, part, ids, correct, loss)
+
+
+def _unchanged(params: Tree, ids: list[int], tested: Sequence[Models]) -> set[int]:
+    """The clients whose model is, number by number, the one they were last tested with."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    for who, models in reversed(tested):
+        place = {i: k for k, i in enumerate(who) if i not in seen}
+        both = [(k, i) for k, i in enumerate(ids) if i in place]
+        mine, theirs = [k for k, _ in both], [place[i] for _, i in both]
+        same = tree.same(_rows(params, mine), _rows(models, theirs)).tolist()
+        found |= {i for (_, i), yes in zip(both, same, strict=True) if yes}
+        seen |= set(who)
+    return found
+
+
+def _rows(params: Tree, rows: list[int]) -> Tree:
+    """Some clients' models; all of them as they are, without a copy."""
+    if rows == list(range(len(tree.any_leaf(params)))):
+        return params
+    at = torch.tensor(rows, dtype=torch.int64)
+    return {n: v[at.to(v.device)] for n, v in params.items()}

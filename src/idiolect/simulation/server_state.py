@@ -1,0 +1,86 @@
+"""The server of a run: made, saved, restored and shown in one way, simulated or deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from idiolect.core import memory, tree
+from idiolect.core.clients import Table
+from idiolect.core.method import Ids, Method, Server, Ups
+from idiolect.core.net import Net
+from idiolect.core.tree import Record, Tree
+
+
+def new_server(
+    method: Method, net: Net, start: Tree, clients: Ids, sizes: dict[int, int]
+) -> Server:
+    """The server before round 0; `sizes` are the training samples of the clients that are here."""
+    state = method.server_init(net, dict(start), list(clients))
+    return Server(state, net=net, clients=clients, sizes=sizes)
+
+
+def tables(server: Server) -> dict[str, Table]:
+    """The parts of the state that hold a record per client."""
+    return {name: part for name, part in server.items() if isinstance(part, Table)}
+
+
+def saved(server: Server) -> Record:
+    """The state as a record: what a checkpoint holds of a server."""
+    apart = tables(server)
+    return {
+        "server": {name: part for name, part in server.items() if name not in apart},
+        "tables": {name: by_name(table.items()) for name, table in apart.items()},
+    }
+
+
+def restore(server: Server, state: Record, device: torch.device) -> None:
+    """Continue from `saved`."""
+    server |= tree.each(lambda x: memory.sent(x, device), state["server"])
+    for name, rows in state["tables"].items():
+        server[name].refill(by_id(rows))
+
+
+def on_host(record: Record) -> dict[str, Tensor]:
+    """Every leaf of a record by its flat name, in host memory of its own: for a file."""
+    leaves = tree.leaves(record).items()
+    return {name: x.detach().to("cpu").contiguous().clone() for name, x in leaves}
+
+
+def by_name(rows: Iterable[tuple[int, Record]]) -> Record:
+    """Rows by client, as a record: its keys are words."""
+    return {str(client): row for client, row in rows}
+
+
+def by_id(rows: Record) -> dict[int, Record]:
+    """Inverse of `by_name`."""
+    return {int(client): row for client, row in rows.items()}
+
+
+def arrivals(
+    server: Server,
+    record: Record,
+    started: Mapping[int, int],
+    round: int,
+    away: list[int],
+    like: Tensor,
+) -> Ups:
+    """What reached the server: `record` has a row for every client of `started`, which says in
+    which round each began; `away` are the start rounds of work still outstanding. Numbers lie
+    beside `like`, in its dtype."""
+    sizes = torch.tensor([server.sizes[i] for i in started], dtype=like.dtype)
+    sizes = memory.sent(sizes, like.device)
+    return Ups(record, list(started), sizes, list(started.values()), round, away)
+
+
+def whole_model(method: Method, server: Server) -> Tree | None:
+    """The model all clients share, if it is a whole one."""
+    shared = method.shared(server)
+    return shared if shared is not None and set(shared) == set(server.net.names) else None
+
+
+def is_tested(round: int, rounds: int, every: int) -> bool:
+    """Whether the models of a round (from 1) are tested: every few, and always the last."""
+    return round % every == 0 or round == rounds
