@@ -174,6 +174,40 @@ def test_every_room_is_listed() -> None:
     assert {p.name for p in SRC.glob("*.py")} == {"__init__.py", "__main__.py", "errors.py"}
 
 
+MAX_LINES_OF_A_FILE, MAX_LINES_OF_A_FUNCTION = 350, 60
+
+
+def test_a_file_fits_in_one_head() -> None:
+    long = {name(file): len(file.read_text().splitlines()) for file in FILES}
+    assert not {file: n for file, n in long.items() if n > MAX_LINES_OF_A_FILE}
+
+
+def test_a_function_fits_on_one_screen() -> None:
+    long = [
+        f"{name(file)}: {node.name}, {node.end_lineno - node.lineno + 1} lines"
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
+        if node.end_lineno - node.lineno >= MAX_LINES_OF_A_FUNCTION
+    ]
+    assert not long
+
+
+def test_a_name_means_one_thing() -> None:
+    """No two modules and no two public classes share a name, apart from what says so here."""
+    modules = [f.stem for f in FILES if f.stem != "__init__" and f.parent != SRC]
+    # A method and the handle of a client; what a command shows and what it is about.
+    allowed = {"local", "data", "deploy", "bench", "report", "pool", "build"}
+    assert not {m for m in modules if modules.count(m) > 1} - allowed
+    classes = [
+        node.name
+        for file in FILES
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert not {c for c in classes if classes.count(c) > 1}
+
+
 def test_nothing_is_pickled() -> None:
     """Neither read nor written: data and checkpoints are plain arrays."""
     never = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
