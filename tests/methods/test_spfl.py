@@ -239,6 +239,8 @@ class Reference:
                     elif self.layers and s == 0:
                         own = dict(zip(weight_matrices(BODY), self.layers, strict=True))
                         S[s][i, j] = sum(c * cosine(g[i], g[j], (m,)) for m, c in own.items())
+                    elif self.layers:  # the head's weights, not its bias
+                        S[s][i, j] = cosine(g[i], g[j], tuple(weight_matrices(names)))
                     else:
                         S[s][i, j] = cosine(g[i], g[j], names)
 

@@ -45,19 +45,25 @@ class FedAS(SgdMethod):
     """Personal head, aligned base, bases weighted by the trace of the Fisher information."""
 
     lr: float = hyper(0.005, "client learning rate", above=0)
-    epochs: int = hyper(5, "local epochs", min=0)
-    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", above=0)
+    epochs: int = hyper(5, "passes over the client's data per round", min=0, needs="steps=0")
+    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", min=1)
     align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
-    align_lr: float = hyper(0.01, "step size of the alignment", min=0)
-    align_epochs: int = hyper(1, "epochs of the alignment")
-    align_batch_size: int | Literal["full", "same"] = hyper("same", "its mini-batch size")
-    target: Literal["class_mean", "sample"] = hyper("class_mean", "alignment target")
+    align_lr: float = hyper(0.01, "step size of the alignment", min=0, needs="align=true")
+    align_epochs: int = hyper(1, "epochs of the alignment", min=1, needs="align=true")
+    align_batch_size: int | Literal["full", "same"] = hyper(
+        "same", "its mini-batch size", min=1, needs="align=true"
+    )
+    target: Literal["class_mean", "sample"] = hyper(
+        "class_mean", "alignment target", needs="align=true"
+    )
     synchronize: bool = hyper(True, "weigh bases by Fisher trace (Eq. 5-8), else by samples")
     trace: Literal["batches", "mean_over_batches", "per_sample"] = hyper(
-        "batches", "squared gradients summed over batches, averaged over them, or per sample"
+        "batches",
+        "squared gradients summed over batches, averaged over them, or per sample",
+        needs="synchronize=true",
     )
     normalize: Literal["proportional", "softmax", "minmax"] = hyper(
-        "proportional", "from traces to weights"
+        "proportional", "from traces to weights", needs="synchronize=true"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
     personal_layers: str = hyper("head", "head, norm, channels:0.5 (CD2-pFed), or name patterns")
@@ -91,13 +97,17 @@ class FedAS(SgdMethod):
         return up, {"model": model}
 
     def _align(self, local: Local, model: Tree, previous: Tree, train: Tree) -> Tree:
-        how = self.batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
+        batches = self.batches
         if self.align_batch_size != "same":
-            how["batch_size"] = self.align_batch_size
+            batches["batch_size"] = self.align_batch_size
+        how = batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
         target = local.forward(features, previous)
         if self.target == "sample":
             return local.sgd(match_sample, model, extra=(target,), purpose="align", **how).params
-        how |= {"extra": (local.class_mean(target),), "coupled": "filled"}
+        # As published: a sample that no batch ever holds does not count for the mean either.
+        never_held = self.drop_last and self.order != "shuffled"
+        means = local.class_mean(target, **(batches if never_held else {}))
+        how |= {"extra": (means,), "coupled": "filled"}
         return local.sgd(match_class_mean, model, purpose="align", **how).params
 
     def _trace(self, local: Local, model: Tree) -> Tensor:

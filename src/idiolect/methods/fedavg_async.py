@@ -26,7 +26,7 @@ class FedAvgAsync(FedAvg):
     """Sample-weighted mean of whatever arrives."""
 
     lr: float = hyper(0.001, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'", above=0)
+    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'", min=1)
     steps: int = hyper(20, "mini-batches per round (0: use epochs)", min=0)
 
     name: ClassVar[str] = "fedavg_async"
@@ -53,11 +53,15 @@ class FedAvgAsync(FedAvg):
 class FedAsync(FedAvgAsync):
     """Stale models are mixed with the global one: `a w_k + (1 - a) w_t`, `a = a0 s(staleness)`."""
 
-    mixing: float = hyper(0.8, "a0")
+    mixing: float = hyper(0.8, "a0: share of a stale model", min=0, max=1)
     staleness: Literal["polynomial", "hinge", "constant"] = hyper("polynomial", "s, as published")
-    exponent: float = hyper(0.5, "s = (staleness + 1)^-exponent")
-    hinge_from: float = hyper(4.0, "b: s = 1 up to b, then 1 / (a (staleness - b) + 1)")
-    hinge_slope: float = hyper(10.0, "a of the hinge")
+    exponent: float = hyper(
+        0.5, "s = (staleness + 1)^-exponent", min=0, needs="staleness=polynomial"
+    )
+    hinge_from: float = hyper(
+        4.0, "b: s = 1 up to b, then 1 / (a (staleness - b) + 1)", min=0, needs="staleness=hinge"
+    )
+    hinge_slope: float = hyper(10.0, "a of the hinge", min=0, needs="staleness=hinge")
 
     name: ClassVar[str] = "fedasync"
     paper: ClassVar[str] = "Xie et al., Asynchronous Federated Optimization"

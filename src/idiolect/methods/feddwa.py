@@ -44,12 +44,14 @@ class FedDWA(SgdMethod):
     """Every participant gets its own mixture of the participants' models."""
 
     lr: float = hyper(0.01, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(20, "mini-batch size, or 'full'", above=0)
-    top_k: int = hyper(5, "models mixed for each client; self competes like any other", above=0)
+    batch_size: int | Literal["full"] = hyper(20, "mini-batch size, or 'full'", min=1)
+    top_k: int = hyper(5, "models mixed for each client; self competes like any other", min=1)
     guidance: Literal["one_epoch", "n_epochs", "one_batch", "full_gradient", "last_round"] = hyper(
         "one_epoch", "how the guidance model looks one step ahead"
     )
-    guidance_epochs: int = hyper(1, "epochs of guidance='n_epochs'")
+    guidance_epochs: int = hyper(
+        1, "epochs of guidance='n_epochs'", min=1, needs="guidance=n_epochs"
+    )
 
     name: ClassVar[str] = "feddwa"
     paper: ClassVar[str] = "Liu et al., FedDWA: Personalized FL with Dynamic Weight Adjustment"

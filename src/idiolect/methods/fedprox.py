@@ -17,7 +17,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Record, Tree, cross_entropy, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -37,16 +36,11 @@ def proximal(
 class FedProx(FedAvg):
     """One global model; local work pays for leaving it."""
 
-    mu: float = hyper(0.1, "strength of the pull to the received model (0: FedAvg)")
+    mu: float = hyper(0.1, "strength of the pull to the received model (0: FedAvg)", min=0)
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks"
     year: ClassVar[int] = 2020
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu < 0:
-            raise UserError(f"method.mu must not be negative, not {self.mu}")
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         anchor = tree.pick(down["model"], local.net.weights)

@@ -41,8 +41,8 @@ def head_loss(net: Net, params: Tree, h: Tensor, y: Tensor) -> Tensor:
 class PFLEGO(Method):
     """Shared features, personal heads, an exact gradient for the server."""
 
-    tau: int = hyper(50, "gradient steps on the head per round, the last one joint", above=0)
-    beta: float = hyper(0.007, "step size of the tau - 1 head steps", min=0)
+    tau: int = hyper(50, "gradient steps on the head per round, the last one joint", min=1)
+    beta: float = hyper(0.007, "step size of the tau - 1 head steps", min=0, needs="tau!=1")
     rho: float = hyper(0.001, "step size of the server and of the last head step", min=0)
     server: Literal["adam", "sgd"] = hyper("adam", "the server's optimizer")
     head_step: Literal["literal", "exact"] = hyper(

@@ -42,7 +42,7 @@ class Scaffold(FedAvg):
 
     weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
     option: Literal[2, 1] = hyper(2, "c_i+ from the steps taken (2) or a gradient at x (1)")
-    server_lr: float = hyper(1.0, "server step eta")
+    server_lr: float = hyper(1.0, "server step eta", above=0)
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for FL"

@@ -27,28 +27,38 @@ if TYPE_CHECKING:
     from idiolect.core.local import Local
     from idiolect.core.net import Net
 
+SOFT = "similarity=cosine|layers"  # where there is a softmax
+
 
 @dataclass(frozen=True)
 class SPFL(SgdMethod):
     """One model per client, moved along similar clients' updates."""
 
-    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", above=0)
+    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", min=1)
     weight_decay: float = hyper(1e-4, "L2 penalty of local SGD", min=0)
     two_step: bool = hyper(True, "two consecutive SGD steps on every mini-batch")
-    gamma: int = hyper(10, "rounds between refreshes of the similarity", above=0)
+    gamma: int = hyper(10, "rounds between refreshes of the similarity", min=1)
     stages: Literal[1, 2, "tensor"] = hyper(2, "1 whole model, 2 body and head, or per tensor")
     similarity: Literal["cosine", "layers", "uniform", "identity"] = hyper(
-        "cosine", "of whole stages, of layers with fixed weights, or an ablation"
+        "cosine",
+        "of stages, of layers with fixed weights, or an ablation",
+        needs="layers: stages=2",
     )
-    layer_weights: str = hyper("0.5,0.3,0.2", "weights of the body's layers, similarity='layers'")
-    temperature: float = hyper(1.0, "softmax temperature of all stages but the last", above=0)
-    head_temperature: float = hyper(1.0, "softmax temperature of the last stage", above=0)
-    head: Literal["softmax", "own"] = hyper("softmax", "last stage mixed, or each its own update")
+    layer_weights: str = hyper("0.5,0.3,0.2", "of the body's layers", needs="similarity=layers")
+    temperature: float = hyper(
+        1.0, "of the softmax, in all stages but the last", above=0, needs=f"{SOFT}, stages!=1"
+    )
+    head_temperature: float = hyper(
+        1.0, "of the softmax, in the last stage", above=0, needs=f"{SOFT}, head=softmax"
+    )
+    head: Literal["softmax", "own"] = hyper(
+        "softmax", "last stage mixed, or each its own update", needs="similarity!=identity"
+    )
     weights: Literal["softmax", "data_weighted", "literal"] = hyper(
-        "softmax", "St; n_j St renormalised; or the paper's alpha n_j/n St"
+        "softmax", "St; n_j St renormalised; or the paper's alpha n_j/n St", needs=SOFT
     )
-    alpha: float = hyper(0.01, "the paper's server step, weights='literal'")
-    eta: float = hyper(1.0, "server step")
+    alpha: float = hyper(0.01, "the paper's server step", min=0, needs="weights=literal")
+    eta: float = hyper(1.0, "server step", min=0)
     refresh_average: bool = hyper(True, "erase personalization at a refresh (the mean to all)")
 
     name: ClassVar[str] = "spfl"
@@ -57,6 +67,10 @@ class SPFL(SgdMethod):
     personal_part: ClassVar[str] = "the whole model (kept by the server), BatchNorm statistics"
     traffic: ClassVar[str] = "2 (3 at a refresh)"
     rounds_default: ClassVar[int] = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sngs.shares(self.layer_weights)
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"models": Table(tree.pick(start, net.weights)), "cosine": {}}
@@ -104,10 +118,12 @@ class SPFL(SgdMethod):
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
             probe = tree.pick(ups["probe"], names)
-            measured = tree.cosines(probe)
-            if self.similarity == "layers" and self.stages == 2 and names != stages[-1]:
-                shares = [float(w) for w in self.layer_weights.split(",")]
-                measured = sngs.by_layers(sngs.layers_of(probe), shares)
+            if self.similarity != "layers" or self.stages != 2:
+                measured = tree.cosines(probe)
+            elif names == stages[-1]:  # as published: biases do not count, the head's neither
+                measured = tree.cosines(sngs.layers_of(probe))
+            else:
+                measured = sngs.by_layers(sngs.layers_of(probe), sngs.shares(self.layer_weights))
             sngs.learn(server, ups, s, measured)
 
     def _mixing(self, server: Server, ups: Ups, stage: int, last: bool) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.method import Server, Tree, Ups, hyper
 from idiolect.methods.shared import sngs
-from idiolect.methods.spfl import SPFL
+from idiolect.methods.spfl import SOFT, SPFL
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,21 @@ class SPFLW(SPFL):
     """One model per client, replaced by the mean of similar clients' models."""
 
     variant: Literal["paper", "code"] = hyper("paper", "row-stochastic St on all stages, or code's")
+    layer_weights: str = hyper(
+        "0.5,0.3,0.2", "of the body's layers", needs="similarity=layers, variant=paper"
+    )
+    head: Literal["softmax", "own"] = hyper(
+        "softmax",
+        "last stage mixed, or each its own model",
+        needs="similarity!=identity, variant=paper",
+    )
+    head_temperature: float = hyper(
+        1.0,
+        "of the softmax, in the last stage",
+        above=0,
+        needs=f"{SOFT}, head=softmax, variant=paper",
+    )
+    eta: ClassVar[float] = 1.0  # type: ignore[misc]  # models are replaced, there is no step
 
     name: ClassVar[str] = "spfl_w"
 
