@@ -2,13 +2,13 @@
 
     v_k <- v_k - lr (grad F_k(v_k) + lambda (v_k - w_t))      (Algorithm 1, Eq. 1)
 
-The personal model never leaves the client and is the one tested; what is sent is plain FedAvg, of
-which Ditto leaves no trace. Global and personal steps see the same mini-batches, as in the authors'
-program. lambda = 0 is Local, which other libraries have as default; 0.1 here, one of the values
-(0.1, 1, 2) the authors choose from.
+The personal model v_k never leaves the client and is the one it predicts with. What it sends is
+FedAvg's model, which does not depend on v_k. Global and personal steps see the same mini-batches,
+as in the authors' program. lambda = 0.1 is one of the values (0.1, 1, 2) the authors choose from;
+lambda = 0, the default of other libraries, is Local.
 
-w_t is the model received; so paper and program. With `personal_steps='after'` the personal steps
-come after the global ones and are pulled to the client's own freshly trained copy of it instead.
+In paper and program w_t is the model received. With personal_steps='after' the personal steps come
+after the global ones and are pulled to the client's own freshly trained copy of it instead.
 """
 
 from __future__ import annotations

@@ -2,13 +2,15 @@
 
 Parameter alignment: before training, the received base learns the features of the client's own
 previous base (Eq. 2-4). Client synchronization: the server weighs bases by the trace of the
-empirical Fisher information, the summed squared gradient after training (Eq. 5-8).
+empirical Fisher information, the summed squared gradient after training (Eq. 5-8). Defaults are the
+paper's (lr 0.005, 5 epochs, batches of 16) and the code's (alignment of one epoch, lr 0.01).
 
 Where paper and code disagree: the paper's alignment target is per sample, the code's is the mean
 feature of the sample's class (default). Eq. 8 divides by m although its weights are normalised;
-the code does not (default). The published code aligns the server's own object, so client k inherits
-the alignment of clients 1..k-1 and identical clients end up different; here every client aligns a
-copy of its own.
+the code does not (default). The code takes samples in stored order and drops the last partial batch
+in training, alignment, class means and trace: order='fixed', drop_last=true. The code aligns the
+server's own object, so client k inherits the alignment of clients 1..k-1 and identical clients end
+up different; here every client aligns a copy.
 """
 
 from __future__ import annotations
@@ -47,20 +49,17 @@ class FedAS(SgdMethod):
     lr: float = hyper(0.005, "client learning rate", above=0)
     epochs: int = hyper(5, "passes over the client's data per round", min=0, needs="steps=0")
     batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", min=1)
+    drop_last: bool = hyper(False, "leave out last partial batches, in all three phases")
     align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
     align_lr: float = hyper(0.01, "step size of the alignment", min=0, needs="align=true")
     align_epochs: int = hyper(1, "epochs of the alignment", min=1, needs="align=true")
     align_batch_size: int | Literal["full", "same"] = hyper(
         "same", "its mini-batch size", min=1, needs="align=true"
     )
-    target: Literal["class_mean", "sample"] = hyper(
-        "class_mean", "alignment target", needs="align=true"
-    )
+    target: Literal["class_mean", "sample"] = hyper("class_mean", "its target", needs="align=true")
     synchronize: bool = hyper(True, "weigh bases by Fisher trace (Eq. 5-8), else by samples")
     trace: Literal["batches", "mean_over_batches", "per_sample"] = hyper(
-        "batches",
-        "squared gradients summed over batches, averaged over them, or per sample",
-        needs="synchronize=true",
+        "batches", "squared gradients: sum, mean, or per sample", needs="synchronize=true"
     )
     normalize: Literal["proportional", "softmax", "minmax"] = hyper(
         "proportional", "from traces to weights", needs="synchronize=true"

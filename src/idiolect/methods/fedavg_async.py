@@ -1,8 +1,16 @@
-"""FedAvg (Async) and FedAsync, as PLGA's Table 2 compares them.
+"""FedAvg (Async) and FedAsync (Xie et al., 2019), as PLGA's Table 2 compares them.
 
-Late work is used when it arrives: FedAvg (Async) averages it raw with the on-time models; FedAsync
-(Xie et al., 2019) first pulls it towards the present global model, the more the staler it is.
-Clients take a number of mini-batches per round and go on where their last round stopped.
+Late work is used when it arrives. FedAvg (Async) averages it as it is with the models that are on
+time, by sample count. FedAsync first pulls a stale model towards the present global one:
+
+    a w_k + (1 - a) w_t,   a = a0 s(staleness),   s = (staleness + 1)^-0.5 (polynomial)
+
+Clients take 20 mini-batches of 64 per round with lr 0.001, and go on where their last round
+stopped; these and a0 = 0.8 are PLGA's.
+
+Where papers and code disagree: PLGA's text calls E both steps and epochs, its code takes 20
+mini-batches (`steps`; 0 means `epochs`). Xie et al. merge every upload as it comes; PLGA's
+program, and this one, averages a round's arrivals.
 """
 
 from __future__ import annotations

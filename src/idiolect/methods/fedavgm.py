@@ -5,9 +5,9 @@ With Delta = w - sum_i n_i/n w_i, the server's pseudo-gradient (Section 4.3):
     v <- beta v + Delta,    w <- w - eta v                    (plain)
                             w <- w - eta (Delta + beta v)     (Nesterov)
 
-The paper uses Nesterov's form. beta = 0.1 is what FedDWA's comparison settled on (searched 0, .1,
-.5, .9, .99); the paper itself goes up to .997. BatchNorm statistics have no momentum (a variance
-must not overshoot below 0): they are averaged.
+The paper uses Nesterov's form (default) and eta = 1. beta = 0.1 is what FedDWA's comparison settled
+on (searched 0, .1, .5, .9, .99); the paper itself goes up to .997. BatchNorm
+statistics have no momentum (a variance must not overshoot below 0): they are averaged.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ random instead with probability epsilon - decay * round.
 The validation part is a keyed share of the client's training samples, never trained on (20 %, as in
 the code). Where paper and code disagree: the code's M counts the client's own model, here M are
 downloaded (traffic 1 + M). The code's distance is an L1 norm by default, the paper's Euclidean.
-The client's own lot seeds the server's exploration. BatchNorm statistics travel with the models.
+A number drawn by a client seeds the server's random choices, so that they can be repeated.
+BatchNorm statistics travel with the models.
 """
 
 from __future__ import annotations

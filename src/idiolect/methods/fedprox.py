@@ -1,10 +1,10 @@
-"""FedProx (Li et al., 2020): FedAvg whose clients are held near the global model.
+"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held near the global model.
 
-Client k minimizes h_k(w) = F_k(w) + mu/2 |w - w_t|^2 around the model w_t it received (Eq. 2).
+Client k minimizes h_k(w) = F_k(w) + mu/2 |w - w_t|^2, where w_t is the model it received (Eq. 2).
 
 mu = 0.1 is the value in FedAS's code; FedDWA's comparison uses 1 (searched .01, .1, 1, 10), the
-paper .001 to 1. Its default of 0 elsewhere is FedAvg under another name. The paper's stragglers
-that do partial work are a matter of the schedule here.
+paper .001 to 1. mu = 0, the default of some libraries, is FedAvg. In the paper stragglers send
+partial work; here who is late is a matter of the schedule.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""SPFL: synchronous personalized FL with stage-wise normalized gradient similarity.
+"""SPFL: synchronous personalized FL with stage-wise normalized gradient similarity (SNGS).
 
-The server keeps one model per client. Every Gamma rounds it averages them, lets all clients train
-from the mean only to measure how similar their updates are (SNGS), and from then on moves each
-client's model along the similarity-weighted sum of everybody's updates. `spfl_w` mixes the models.
+The server keeps a model w_i per client. Every Gamma rounds it averages them (a refresh), and all
+clients train once from the mean only to measure, for body and head apart, how similar their updates
+are. `spfl_w` mixes models instead of updates.
 
-Where paper and code disagree: the paper's step alpha * n_j/n * softmax cannot learn in 100 rounds;
-the code moves by the softmax weights alone (default); `weights` has the others. The code's SPFL
-keeps each client's own head update (`head='own'`); the paper mixes every stage (default).
-"Two-step" means two consecutive SGD steps on each mini-batch, not one of twice the size.
-The refresh sends the mean once: both trainings of that round start from it.
+    S_ij = cos(g_i, g_j),   St_ij = exp(S_ij) / sum_k exp(S_ik)
+    w_i <- w_i - eta sum_j St_ij g_j      in every round, g the updates of that round
+
+Defaults are the paper's (Gamma 10, lr 0.01, batches of 128) and the code's (weight decay 1e-4).
+Where paper and code disagree: the paper's step alpha n_j/n St cannot learn in 100 rounds; the code
+moves by St alone (default; `weights` has the others). The code keeps each client's own head update
+(head='own'); the paper mixes every stage (default). The code adds up the cosines of the body's
+layers and leaves biases out of every cosine: similarity='layers'. "Two-step" means two SGD steps on
+each mini-batch, not one of twice the size. Both trainings of a refresh start from the mean.
 """
 
 from __future__ import annotations
@@ -40,17 +44,11 @@ class SPFL(SgdMethod):
     gamma: int = hyper(10, "rounds between refreshes of the similarity", min=1)
     stages: Literal[1, 2, "tensor"] = hyper(2, "1 whole model, 2 body and head, or per tensor")
     similarity: Literal["cosine", "layers", "uniform", "identity"] = hyper(
-        "cosine",
-        "of stages, of layers with fixed weights, or an ablation",
-        needs="layers: stages=2",
+        "cosine", "of stages, of the layers in them, or an ablation", needs="layers: stages=2"
     )
     layer_weights: str = hyper("0.5,0.3,0.2", "of the body's layers", needs="similarity=layers")
-    temperature: float = hyper(
-        1.0, "of the softmax, in all stages but the last", above=0, needs=f"{SOFT}, stages!=1"
-    )
-    head_temperature: float = hyper(
-        1.0, "of the softmax, in the last stage", above=0, needs=f"{SOFT}, head=softmax"
-    )
+    temperature: float = hyper(1.0, "of stages but the last", above=0, needs=f"{SOFT}, stages!=1")
+    head_temperature: float = hyper(1.0, "of the last one", above=0, needs=f"{SOFT}, head=softmax")
     head: Literal["softmax", "own"] = hyper(
         "softmax", "last stage mixed, or each its own update", needs="similarity!=identity"
     )

@@ -4,8 +4,8 @@
 
 Where paper and code disagree: the paper divides by the number of clients once more, which would
 shrink the weights every round; neither default nor code does. `variant='code'` is the published
-program's: one matrix from four layer weights, its moving average from 0 over the refreshes, uniform
-head.
+program's: one matrix from the layers' cosines, weighted 0.4, 0.2, 0.2, 0.2; its moving average over
+the refreshes, from 0; a uniform mean of the heads. Other defaults are SPFL's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SPFLW(SPFL):
     )
     head_temperature: float = hyper(
         1.0,
-        "of the softmax, in the last stage",
+        "of the last stage",
         above=0,
         needs=f"{SOFT}, head=softmax, variant=paper",
     )
