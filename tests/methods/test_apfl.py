@@ -117,5 +117,5 @@ def test_learning_alpha_leaves_statistics_alone(engine: str, ragged) -> None:
 
 
 def test_alpha_outside_is_refused() -> None:
-    with pytest.raises(UserError, match=r"alpha of apfl must be in \[0, 1\]"):
+    with pytest.raises(UserError, match=r"method\.alpha must be at least 0 and at most 1"):
         methods.build({"name": "apfl", "alpha": 1.5})

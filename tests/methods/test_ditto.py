@@ -131,5 +131,5 @@ def test_absent_clients_keep_theirs() -> None:
 
 
 def test_negative_lambda_is_refused() -> None:
-    with pytest.raises(UserError, match="must not be negative"):
+    with pytest.raises(UserError, match=r"method\.lam must be at least 0"):
         methods.build({"name": "ditto", "lam": -1.0})

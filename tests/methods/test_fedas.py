@@ -171,6 +171,26 @@ def test_scaling_the_loss_scales_the_trace_by_its_square(engine: str, per_sample
     assert thrice.item() == pytest.approx(9 * once.item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_class_means_of_whole_batches(engine: str) -> None:
+    """Of 7 samples in batches of 3 the last is left out, in the order the batches are taken in."""
+    y = torch.tensor([0, 1, 0, 1, 2, 0, 2])
+    x = torch.arange(7).double()[:, None].expand(7, 3).contiguous()
+    sim = simulation(methods.build("fedas"), federate([Client(x, y)]), NET, 1, engine=engine)
+    local = sim.engine.local([0], 0)
+    rows = local.rows(x[:, 0])
+
+    def means(**batches: object) -> list[float]:
+        return local.class_mean(rows, **batches)[0].tolist()
+
+    assert means() == pytest.approx([7 / 3, 2, 5])
+    assert means(batch_size=3, order="fixed") == pytest.approx([7 / 3, 2, 5])
+    assert means(batch_size=3, order="fixed", drop_last=True) == pytest.approx([7 / 3, 2, 4])
+    assert means(batch_size=3, order="class", drop_last=True) == pytest.approx([7 / 3, 2, 4])
+    assert means(batch_size=4, order="fixed", drop_last=True) == pytest.approx([1, 2, 0])
+    assert means(batch_size=9, order="fixed", drop_last=True) == pytest.approx([7 / 3, 2, 5])
+
+
 # --- every option against a plain reference ---
 
 
@@ -220,13 +240,15 @@ class Reference:
 
     def aligned(self, state: State, previous: State, client: Client) -> State:
         target = features(previous, client)
+        size = self.batch if self.align_batch == -1 else self.align_batch
+        seen = torch.cat(batches(len(client), size, 1, self.drop))  # whole batches, if `drop`
         if not self.per_sample_target:
-            means = {int(c): target[client.y == c].mean(0) for c in client.y.unique()}
-            target = torch.stack([means[int(c)] for c in client.y])
+            h, y = target[seen], client.y[seen]
+            means = {int(c): h[y == c].mean(0) for c in y.unique()}
+            target = torch.stack([means.get(int(c), torch.zeros_like(h[0])) for c in client.y])
         model = model_with(state)
         moving = [p for n, p in model.named_parameters() if n not in self.own and n not in HEAD]
         optimizer = torch.optim.SGD(moving, lr=self.align_lr)
-        size = self.batch if self.align_batch == -1 else self.align_batch
         for batch in batches(len(client), size, self.align_epochs, self.drop):
             optimizer.zero_grad()
             h, y = model.body(client.x[batch]), client.y[batch]
@@ -261,6 +283,10 @@ OPTIONS = {
     "default": ({}, Reference()),
     "epochs_and_batches": ({**FIXED, "epochs": 2}, Reference(epochs=2, batch=4)),
     "drop_last": ({**FIXED, "drop_last": True}, Reference(batch=4, drop=True)),
+    "drop_last_align_batch": (
+        {**FIXED, "drop_last": True, "align_batch_size": 3},
+        Reference(batch=4, drop=True, align_batch=3),
+    ),
     "no_alignment": ({"align": False}, Reference(align=False)),
     "align_lr": ({"align_lr": 0.05}, Reference(align_lr=0.05)),
     "align_epochs": ({**FIXED, "align_epochs": 3}, Reference(batch=4, align_epochs=3)),

@@ -57,5 +57,5 @@ def test_statistics_have_no_momentum(ragged) -> None:
 
 
 def test_beta_must_be_below_one() -> None:
-    with pytest.raises(UserError, match=r"beta of fedavgm must be in \[0, 1\)"):
+    with pytest.raises(UserError, match=r"method\.beta must be at least 0 and below 1"):
         methods.build({"name": "fedavgm", "beta": 1.0})

@@ -88,5 +88,5 @@ def test_only_the_leaves_of_the_anchor_are_pulled() -> None:
 
 
 def test_negative_mu_is_refused() -> None:
-    with pytest.raises(UserError, match=r"method\.mu must not be negative"):
+    with pytest.raises(UserError, match=r"method\.mu must be at least 0"):
         methods.build({"name": "fedprox", "mu": -0.1})

@@ -239,6 +239,8 @@ class Reference:
                     elif self.layers and s == 0:
                         own = dict(zip(weight_matrices(BODY), self.layers, strict=True))
                         S[s][i, j] = sum(c * cosine(g[i], g[j], (m,)) for m, c in own.items())
+                    elif self.layers:  # the head's weights, not its bias
+                        S[s][i, j] = cosine(g[i], g[j], tuple(weight_matrices(names)))
                     else:
                         S[s][i, j] = cosine(g[i], g[j], names)
 
@@ -388,3 +390,8 @@ def test_references_disagree_where_they_should() -> None:
     everyone = [[0, 1, 2, 3]] * 2
     other = replace(Reference(), lr=0.21)
     assert differ(other.run(everyone)[-1][0], Reference().run(everyone)[-1][0])
+
+
+def test_layer_weights_are_numbers() -> None:
+    with pytest.raises(UserError, match=r"method\.layer_weights must be numbers like 0\.5,0\.3"):
+        methods.build({"name": "spfl", "layer_weights": "half,half"})

@@ -11,6 +11,7 @@ and the check, which runs wherever the object is built: on the command line, fro
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -36,7 +37,8 @@ def hyper(
     needs: str = "",
 ) -> Any:
     """A setting: its default, what it means, and the numbers it may be. Words it may be are its
-    type, `Literal["a", "b"]`. `needs` says when it has an effect, as `guidance=epochs`."""
+    type, `Literal["a", "b"]`. `needs` says when it has an effect: `guidance=n_epochs`, `tau!=1`,
+    `weights=a|b, head=own` (both), `layers: stages=2` (of the value `layers`)."""
     bounds = {"min": min, "max": max, "above": above, "below": below}
     kept = {name: value for name, value in bounds.items() if value is not None}
     about = {"doc": doc, "bounds": kept, "needs": needs}
@@ -60,12 +62,25 @@ class Checked:
         """One line for every setting that was changed and changes nothing."""
         lines = []
         for known in fields(self):
-            key, equals, words = known.metadata.get("needs", "").partition("=")
-            changed = getattr(self, known.name) != default_of(known)
-            if equals and changed and str(getattr(self, key)) not in words.split("|"):
-                name, other = _path(type(self), known.name), _path(type(self), key)
-                lines.append(f"{name} has no effect unless {other} is {words.replace('|', ' or ')}")
+            value = getattr(self, known.name)
+            for only, key, sign, words in needs_of(known) if value != default_of(known) else []:
+                met = (_word(getattr(self, key)) in words) == (sign == "=")
+                if not met and only in ("", _word(value)):
+                    name, other = _path(type(self), known.name), _path(type(self), key)
+                    name, when = f"{name}={only}".rstrip("="), "unless" if sign == "=" else "while"
+                    lines.append(f"{name} has no effect {when} {other} is {' or '.join(words)}")
+                    break
         return lines
+
+
+def needs_of(known: dataclasses.Field[Any]) -> list[tuple[str, str, str, list[str]]]:
+    """A field's `needs`, taken apart: the value they concern ("": any), the other setting, whether
+    it must be (=) or not be (!=) one of the words, and the words."""
+    texts = filter(None, known.metadata.get("needs", "").split(", "))
+    parts = [re.fullmatch(r"(?:(\w+): )?(\w+)(!?=)(\S+)", text) for text in texts]
+    found = [one.groups("") for one in parts if one]
+    assert len(found) == len(parts), f"needs of {known.name}: write key=value|value or key!=value"
+    return [(only, key, sign, words.split("|")) for only, key, sign, words in found]
 
 
 def make(kind: type[T], options: Mapping[str, Any], what: str) -> T:
@@ -193,6 +208,13 @@ def _converted(value: Any, hint: Any) -> Any:
 
 def _written(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _word(value: Any) -> str:
+    """A value as it is written in `needs`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _range(bounds: Mapping[str, float]) -> str:

@@ -239,8 +239,9 @@ class Local(ABC):
         """`fn(net, params, x, y, *extra)` on every sample, without gradients or dropout."""
 
     @abstractmethod
-    def class_mean(self, rows: Rows) -> Tensor:
-        """`[K, classes, ...]`: mean of the rows of each class; zero for classes without samples."""
+    def class_mean(self, rows: Rows, **batches: Any) -> Tensor:
+        """`[K, classes, ...]`: mean of the rows of each class; zero for classes without samples.
+        `batches` (fields of `Plan`): only over the samples these batches hold."""
 
     def rows(self, values: Tensor) -> Rows:
         """`values`, one per training sample, clients one after the other."""

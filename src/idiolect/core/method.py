@@ -1,18 +1,51 @@
-"""The contract: what a personalized federated learning method is.
+"""The contract: what a personalized federated learning method is. A complete one:
 
-A method is a frozen dataclass. Its fields are its hyperparameters; its methods are the algorithm,
-written once for a stack of K clients. The simulator calls them with all clients of a round at once,
-a real site and the reference engine with K = 1; nothing in a method knows which.
+    from dataclasses import dataclass
+    from idiolect.core import tree
+    from idiolect.core.method import Down, SgdMethod, hyper
 
-    prepare   server                          start of a round (optional)
-    download  server           -> down        message to each client
-    fit       down, mine, data -> up, mine    where the data is
-    rejoin    down, mine, up   -> up, mine    late work arrives (optional)
-    aggregate server, ups                     changes the server
-    personal  down, mine       -> the parameters the client predicts with
-    adapt     personal, data   -> the same after work on its own data (optional)
+    @dataclass(frozen=True)
+    class Halfway(SgdMethod):
+        '''Every client works with a mixture of its own last model and the mean of all.'''
 
-`mine` never leaves the client; `up` is all that does.
+        share: float = hyper(0.5, "share of the client's own model", min=0, max=1)
+        name = "halfway"
+
+        def server_init(self, net, start, clients):
+            return {"mean": start}
+
+        def client_init(self, start, local):
+            return {"own": start}
+
+        def download(self, server, who):
+            return Down(shared={"mean": server["mean"]})
+
+        def fit(self, down, mine, local):
+            own = self.train(local, self.personal(down, mine))
+            return {"model": own}, {"own": own}
+
+        def aggregate(self, server, ups):
+            server["mean"] = tree.mix(ups.share, ups["model"])
+
+        def personal(self, down, mine):
+            return tree.lerp(down["mean"], mine["own"], self.share)
+
+    simulate(Halfway(lr=0.1), federation, module, rounds=10)
+
+The fields of this frozen dataclass are its hyperparameters, its methods are the algorithm. They are
+written once for a stack of K clients: every tensor a client holds has a row per client, in front.
+The simulator calls them with all clients of a round at once, a real site and the reference engine
+with K = 1; nothing in a method knows which. In the order of a round:
+
+    prepare    server                          changes the server when a round starts (optional)
+    download   server           -> down        the message to each client
+    fit        down, mine, data -> up, mine    the work where the data is
+    rejoin     down, mine, up   -> up, mine    when late work arrives (optional)
+    aggregate  server, ups                     changes the server
+    personal   down, mine       -> the parameters the client predicts with
+    adapt      personal, data   -> the same after work on the client's data (optional)
+
+`mine` never leaves the client; `up` is all that does. docs/contract.md tells the rest.
 """
 
 from __future__ import annotations
@@ -207,16 +240,18 @@ class SgdMethod(Method):
     """A method whose clients train by mini-batch SGD, with the hyperparameters of that."""
 
     lr: float = hyper(0.01, "client learning rate", above=0)
-    epochs: int = hyper(1, "passes over the client's data per round", min=0)
-    batch_size: int | Literal["full"] = hyper(32, "mini-batch size, or 'full'", above=0)
+    epochs: int = hyper(1, "passes over the client's data per round", min=0, needs="steps=0")
+    batch_size: int | Literal["full"] = hyper(32, "mini-batch size, or 'full'", min=1)
     steps: int = hyper(0, "mini-batches per round instead of epochs (0: use epochs)", min=0)
     weight_decay: float = hyper(0.0, "L2 penalty of local SGD", min=0)
-    momentum: float = hyper(0.0, "momentum of local SGD, forgotten between rounds", min=0)
-    lr_decay: float = hyper(1.0, "learning rate multiplier per round")
+    momentum: float = hyper(0.0, "momentum of local SGD, forgotten between rounds", min=0, below=1)
+    lr_decay: float = hyper(1.0, "learning rate multiplier per round", above=0)
     order: Literal["shuffled", "fixed", "class"] = hyper(
         "shuffled", "samples shuffled each epoch, as stored, or sorted by class"
     )
-    drop_last: bool = hyper(False, "leave out the last partial batch (never the only one)")
+    drop_last: bool = hyper(
+        False, "leave out the last partial batch (never the only one)", needs="batch_size!=full"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

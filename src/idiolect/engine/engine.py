@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from idiolect.core import memory, tree
-from idiolect.core.local import Local, Rows
+from idiolect.core.local import Local, Plan, Rows
 from idiolect.core.method import Down, Method
 from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
@@ -97,14 +97,18 @@ class DataLocal(Local):
     def index(self, value: Tensor) -> None:
         self._index, self._turn = value, None
 
-    def class_mean(self, rows: Rows) -> Tensor:
+    def class_mean(self, rows: Rows, **batches: Any) -> Tensor:
         means, index = [], self.index
         for k in range(len(self.ids)):
-            span = slice(self.offsets[k], self.offsets[k + 1])
-            y = self.data.y[index[span]]
+            at: Any = slice(self.offsets[k], self.offsets[k + 1])
+            if batches:
+                table, sizes = Plan(**batches).table(self.y_host[k], *self.keys[k], self.round)
+                held = np.concatenate([row[:n] for row, n in zip(table, sizes, strict=True)])
+                at = memory.sent(torch.as_tensor(held + self.offsets[k]), self.device)
+            y = self.data.y[index[at]]
             member = torch.nn.functional.one_hot(y, self.data.classes).to(rows.values.dtype)
             share = member / member.sum(0).clamp_min(1)
-            means.append(tree.mix(share.T, {"": rows.values[span]})[""])
+            means.append(tree.mix(share.T, {"": rows.values[at]})[""])
         return torch.stack(means)
 
 

@@ -1,66 +1,15 @@
-"""One file per method; this is the registry by name."""
+"""One file per method. A file of this folder that defines a method is in the registry."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 from idiolect.core.fields import named
 from idiolect.core.method import Method
 from idiolect.methods.fine_tuning import SUFFIX, fine_tuned
-
-FILES = (
-    "local",
-    "fedavg",
-    "fedper",
-    "lg_fedavg",
-    "fedbn",
-    "fedbabu",
-    "fedrep",
-    "spfl",
-    "spfl_w",
-    "fedavg_async",
-    "lga",
-    "plga",
-    "feddwa",
-    "pflego",
-    "fedas",
-    "fedrod",
-    "fedrecon",
-    "fedproto",
-    "fedpac",
-    "cd2_pfed",
-    "fedavgm",
-    "fedprox",
-    "fine_tuning",
-    "fedupdate",
-    "per_fedavg",
-    "per_fedavg_async",
-    "pfedme",
-    "ditto",
-    "apfl",
-    "scaffold",
-    "fedamp",
-    "fedfomo",
-    "l2c",
-    "sfl",
-    "cfl",
-    "fedala",
-)
-
-
-def _methods_of(file: str) -> list[type[Method]]:
-    """The methods a file defines: its concrete classes with a name of their own."""
-    module = import_module(f"idiolect.methods.{file}")
-    return [
-        v
-        for v in vars(module).values()
-        if isinstance(v, type)
-        and issubclass(v, Method)
-        and v.__module__ == module.__name__
-        and "name" in vars(v)
-    ]
 
 
 class Registry(dict[str, type[Method]]):
@@ -80,7 +29,31 @@ class Registry(dict[str, type[Method]]):
         return None if base == str(name) or base.endswith(SUFFIX) else self.get(base)
 
 
-REGISTRY = Registry({m.name: m for file in FILES for m in _methods_of(file)})
+def defined() -> Iterator[type[Method]]:
+    """The methods of all files: classes with a name of their own."""
+    for file in pkgutil.iter_modules(__path__):
+        if file.ispkg or file.name == "document":  # which reads the registry
+            continue
+        module = import_module(f"{__name__}.{file.name}")
+        for value in vars(module).values():
+            here = isinstance(value, type) and value.__module__ == module.__name__
+            if here and issubclass(value, Method) and "name" in vars(value):
+                yield value
+
+
+def registered(kinds: Iterable[type[Method]]) -> Registry:
+    """By name, in order of year and name. Two methods of one name are an error."""
+    registry = Registry()
+    for kind in sorted(kinds, key=lambda kind: (kind.year, kind.name)):
+        other = registry.get(kind.name)
+        if other is not None:
+            both = f"{other.__module__}.{other.__name__} and {kind.__module__}.{kind.__name__}"
+            raise ValueError(f"two methods are named {kind.name!r}: {both}")
+        registry[kind.name] = kind
+    return registry
+
+
+REGISTRY = registered(defined())
 
 
 def build(section: Mapping[str, Any] | str) -> Method:

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Record, Tree, cross_entropy, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -50,18 +49,15 @@ def of_alpha(net: Net, params: Tree, x: Tensor, y: Tensor, w: Tree, v: Tree, sta
 class APFL(FedAvg):
     """A mixture of a personal and the global model, trained as a mixture."""
 
-    alpha: float = hyper(0.5, "share of the personal model (1: Local, 0: FedAvg), or its start")
+    alpha: float = hyper(
+        0.5, "share of the personal model (1: Local, 0: FedAvg), or its start", min=0, max=1
+    )
     adaptive: bool = hyper(False, "each client learns its own alpha (Eq. 10)")
 
     name: ClassVar[str] = "apfl"
     paper: ClassVar[str] = "Deng et al., Adaptive Personalized Federated Learning"
     year: ClassVar[int] = 2020
     personal_part: ClassVar[str] = "a second whole model, and alpha"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"method.alpha of apfl must be in [0, 1], not {self.alpha}")
 
     def client_init(self, start: Tree, local: Local) -> Record:
         alpha = local.each(self.alpha)

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -50,23 +49,31 @@ def masked(params: Tree, only: Tree) -> Tree:
 class CD2pFed(FedAvg):
     """Channels divided into shared and private ones that distil into each other."""
 
-    personal_share: float = hyper(0.5, "share of each layer's channels that becomes private")
-    growth_rounds: int = hyper(50, "rounds until the private share is reached (0: at once)")
-    distill: float = hyper(1.0, "lambda: weight of the cyclic distillation")
-    average: float = hyper(1.0, "weight of new private weights against the old (1: no smoothing)")
+    personal_share: float = hyper(
+        0.5, "share of each layer's channels that becomes private", min=0, max=1
+    )
+    growth_rounds: int = hyper(
+        50,
+        "rounds until the private share is reached (0: at once)",
+        min=0,
+        needs="personal_share!=0",
+    )
+    distill: float = hyper(
+        1.0, "lambda: weight of the cyclic distillation", min=0, needs="personal_share!=0"
+    )
+    average: float = hyper(
+        1.0,
+        "weight of new private weights against the old (1: no smoothing)",
+        above=0,
+        max=1,
+        needs="personal_share!=0",
+    )
 
     name: ClassVar[str] = "cd2_pfed"
     paper: ClassVar[str] = "Shen et al., CD2-pFed: Cyclic Distillation-guided Channel Decoupling"
     year: ClassVar[int] = 2022
     personal_part: ClassVar[str] = "the last channels of every layer"
     traffic: ClassVar[str] = "2 shared channels"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.personal_share <= 1 or not 0 < self.average <= 1:
-            raise UserError("method.personal_share and method.average must lie between 0 and 1")
-        if self.growth_rounds < 0 or self.distill < 0:
-            raise UserError("method.growth_rounds and method.distill must not be negative")
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}

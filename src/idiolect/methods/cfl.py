@@ -28,7 +28,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -39,23 +38,25 @@ if TYPE_CHECKING:
 class CFL(FedAvg):
     """FedAvg within clusters that split where their clients' updates disagree."""
 
-    eps1: float = hyper(0.4, "a cluster is at rest when its mean update is shorter than this")
-    eps2: float = hyper(1.6, "and worth splitting when some client's update is longer than this")
-    first_split: int = hyper(20, "rounds before any split")
-    gamma_max: float = hyper(0.0, "least separation sqrt((1 - cos) / 2) of a split")
-    smallest: int = hyper(3, "clusters of fewer clients are not split")
+    eps1: float = hyper(
+        0.4, "a cluster is at rest when its mean update is shorter than this", min=0
+    )
+    eps2: float = hyper(
+        1.6,
+        "and worth splitting when some client's update is longer than this",
+        min=0,
+        needs="eps1!=0",
+    )
+    first_split: int = hyper(20, "rounds before any split", min=0, needs="eps1!=0")
+    gamma_max: float = hyper(
+        0.0, "least separation sqrt((1 - cos) / 2) of a split", min=0, max=1, needs="eps1!=0"
+    )
+    smallest: int = hyper(3, "clusters of fewer clients are not split", min=2, needs="eps1!=0")
 
     name: ClassVar[str] = "cfl"
     paper: ClassVar[str] = "Sattler et al., Clustered Federated Learning"
     year: ClassVar[int] = 2020
     personal_part: ClassVar[str] = "the model of the client's cluster"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eps1 < 0 or self.eps2 < 0 or self.first_split < 0 or self.smallest < 2:
-            raise UserError(
-                "method.eps1, eps2 and first_split must not be negative, method.smallest at least 2"
-            )
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         models = tree.apply(lambda x: x[None], start)  # one per cluster

@@ -2,13 +2,13 @@
 
     v_k <- v_k - lr (grad F_k(v_k) + lambda (v_k - w_t))      (Algorithm 1, Eq. 1)
 
-The personal model never leaves the client and is the one tested; what is sent is plain FedAvg, of
-which Ditto leaves no trace. Global and personal steps see the same mini-batches, as in the authors'
-program. lambda = 0 is Local, which other libraries have as default; 0.1 here, one of the values
-(0.1, 1, 2) the authors choose from.
+The personal model v_k never leaves the client and is the one it predicts with. What it sends is
+FedAvg's model, which does not depend on v_k. Global and personal steps see the same mini-batches,
+as in the authors' program. lambda = 0.1 is one of the values (0.1, 1, 2) the authors choose from;
+lambda = 0, the default of other libraries, is Local.
 
-w_t is the model received; so paper and program. With `personal_steps='after'` the personal steps
-come after the global ones and are pulled to the client's own freshly trained copy of it instead.
+In paper and program w_t is the model received. With personal_steps='after' the personal steps come
+after the global ones and are pulled to the client's own freshly trained copy of it instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from idiolect.core import tree
 from idiolect.core.method import Record, Tree, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import proximal
 
@@ -30,9 +29,11 @@ if TYPE_CHECKING:
 class Ditto(FedAvg):
     """A personal model per client, regularised towards the global one."""
 
-    lam: float = hyper(0.1, "lambda: pull of the personal model to the global one (0: Local)")
-    personal_lr: float = hyper(0.0, "learning rate of the personal steps (0: lr)")
-    personal_epochs: int = hyper(0, "epochs of the personal steps (0: as the global ones)")
+    lam: float = hyper(
+        0.1, "lambda: pull of the personal model to the global one (0: Local)", min=0
+    )
+    personal_lr: float = hyper(0.0, "learning rate of the personal steps (0: lr)", min=0)
+    personal_epochs: int = hyper(0, "epochs of the personal steps (0: as the global ones)", min=0)
     personal_steps: Literal["before", "after"] = hyper(
         "before", "the global steps, pulled to the received model; or after, to the trained one"
     )
@@ -41,11 +42,6 @@ class Ditto(FedAvg):
     paper: ClassVar[str] = "Li et al., Ditto: Fair and Robust FL Through Personalization"
     year: ClassVar[int] = 2021
     personal_part: ClassVar[str] = "a second whole model"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.lam, self.personal_lr, self.personal_epochs) < 0:
-            raise UserError("method.lam, personal_lr and personal_epochs must not be negative")
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}

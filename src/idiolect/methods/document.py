@@ -16,7 +16,7 @@ This file is written by `python -m idiolect.methods.document > docs/methods.md`.
 
 
 def table() -> str:
-    """One row per registered method, in order of year and name."""
+    """One row per registered method, in the registry's order."""
     head = ("method", "paper", "year", "personal", "traffic", "late")
     rows = [
         (
@@ -27,7 +27,7 @@ def table() -> str:
             m.traffic,
             _late(m.asynchronous),
         )
-        for m in sorted(REGISTRY.values(), key=lambda m: (m.year, m.name))
+        for m in REGISTRY.values()
     ]
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

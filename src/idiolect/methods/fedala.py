@@ -26,7 +26,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Record, Tree, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.shared import holdout
 
@@ -56,27 +55,28 @@ def clipped(params: Tree, own: Tree, theirs: Tree, part: Tensor) -> Tree:
 class FedALA(FedAvg):
     """FedAvg whose clients learn, element by element, how much of the global model to take."""
 
-    eta: float = hyper(1.0, "step size of W")
-    data_share: float = hyper(0.8, "s: share of the client's data W is learned on")
-    layer_index: int = hyper(2, "p: the last p weight tensors are mixed (0: all)")
-    threshold: float = hyper(0.1, "the loss has settled below this standard deviation")
-    window: int = hyper(10, "of the losses of this many passes")
-    ala_epochs: int = hyper(50, "most passes over the share in a client's first mixing")
+    eta: float = hyper(1.0, "step size of W (0: W stays one)", min=0)
+    data_share: float = hyper(
+        0.8, "s: share of the client's data W is learned on", above=0, max=1, needs="eta!=0"
+    )
+    layer_index: int = hyper(2, "p: the last p weight tensors are mixed (0: all)", min=0)
+    threshold: float = hyper(
+        0.1,
+        "the loss has settled below this standard deviation",
+        min=0,
+        needs="eta!=0, ala_epochs!=1",
+    )
+    window: int = hyper(
+        10, "of the losses of this many passes", min=1, needs="eta!=0, ala_epochs!=1"
+    )
+    ala_epochs: int = hyper(
+        50, "most passes over the share in a client's first mixing", min=1, needs="eta!=0"
+    )
 
     name: ClassVar[str] = "fedala"
     paper: ClassVar[str] = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized FL"
     year: ClassVar[int] = 2023
     personal_part: ClassVar[str] = "the mixture of own and global model, and its weights W"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eta < 0 or not 0 < self.data_share <= 1 or self.layer_index < 0:
-            raise UserError(
-                "method.eta and method.layer_index must not be negative, method.data_share above 0 "
-                "and at most 1"
-            )
-        if self.window < 1 or self.ala_epochs < 1:
-            raise UserError("method.window and method.ala_epochs must be at least 1")
 
     def client_init(self, start: Tree, local: Local) -> Record:
         weight = tree.pick(start, local.net.weights[-self.layer_index :])

@@ -29,7 +29,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedprox import proximal
 
 if TYPE_CHECKING:
@@ -41,26 +40,28 @@ if TYPE_CHECKING:
 class FedAMP(SgdMethod):
     """Every client is drawn towards its own mixture of similar clients' models."""
 
-    sigma: float = hyper(1.0, "width of the attention: A(x) = 1 - exp(-x / sigma)")
-    alpha: float = hyper(1.0, "step of the message passing; shortened where xi_ii would be < 0")
-    lam: float = hyper(0.1, "lambda: the client's penalty is lambda / (2 alpha) |w - u|^2")
+    sigma: float = hyper(
+        1.0,
+        "width of the attention: A(x) = 1 - exp(-x / sigma)",
+        above=0,
+        needs="weights=attention|heuristic",
+    )
+    alpha: float = hyper(
+        1.0, "step of the message passing; shortened where xi_ii would be < 0", above=0
+    )
+    lam: float = hyper(0.1, "lambda: the client's penalty is lambda / (2 alpha) |w - u|^2", min=0)
     start: Literal["own", "cloud"] = hyper("own", "train on from the own or from the cloud model")
     weights: Literal["attention", "heuristic", "uniform", "identity"] = hyper(
         "attention", "xi of FedAMP, of HeurFedAMP, or an ablation"
     )
-    self_weight: float = hyper(0.5, "xi_ii of weights='heuristic'")
+    self_weight: float = hyper(
+        0.5, "xi_ii of weights='heuristic'", min=0, max=1, needs="weights=heuristic"
+    )
 
     name: ClassVar[str] = "fedamp"
     paper: ClassVar[str] = "Huang et al., Personalized Cross-Silo FL on Non-IID Data"
     year: ClassVar[int] = 2021
     personal_part: ClassVar[str] = "the whole model"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sigma <= 0 or self.alpha <= 0 or self.lam < 0:
-            raise UserError("method.sigma and method.alpha must be positive, method.lam not < 0")
-        if not 0 <= self.self_weight <= 1:
-            raise UserError(f"method.self_weight must be between 0 and 1, not {self.self_weight}")
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"clouds": Table(tree.pick(start, net.weights))}

@@ -2,13 +2,15 @@
 
 Parameter alignment: before training, the received base learns the features of the client's own
 previous base (Eq. 2-4). Client synchronization: the server weighs bases by the trace of the
-empirical Fisher information, the summed squared gradient after training (Eq. 5-8).
+empirical Fisher information, the summed squared gradient after training (Eq. 5-8). Defaults are the
+paper's (lr 0.005, 5 epochs, batches of 16) and the code's (alignment of one epoch, lr 0.01).
 
 Where paper and code disagree: the paper's alignment target is per sample, the code's is the mean
 feature of the sample's class (default). Eq. 8 divides by m although its weights are normalised;
-the code does not (default). The published code aligns the server's own object, so client k inherits
-the alignment of clients 1..k-1 and identical clients end up different; here every client aligns a
-copy of its own.
+the code does not (default). The code takes samples in stored order and drops the last partial batch
+in training, alignment, class means and trace: order='fixed', drop_last=true. The code aligns the
+server's own object, so client k inherits the alignment of clients 1..k-1 and identical clients end
+up different; here every client aligns a copy.
 """
 
 from __future__ import annotations
@@ -45,19 +47,22 @@ class FedAS(SgdMethod):
     """Personal head, aligned base, bases weighted by the trace of the Fisher information."""
 
     lr: float = hyper(0.005, "client learning rate", above=0)
-    epochs: int = hyper(5, "local epochs", min=0)
-    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", above=0)
+    epochs: int = hyper(5, "passes over the client's data per round", min=0, needs="steps=0")
+    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", min=1)
+    drop_last: bool = hyper(False, "leave out last partial batches, in all three phases")
     align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
-    align_lr: float = hyper(0.01, "step size of the alignment", min=0)
-    align_epochs: int = hyper(1, "epochs of the alignment")
-    align_batch_size: int | Literal["full", "same"] = hyper("same", "its mini-batch size")
-    target: Literal["class_mean", "sample"] = hyper("class_mean", "alignment target")
+    align_lr: float = hyper(0.01, "step size of the alignment", min=0, needs="align=true")
+    align_epochs: int = hyper(1, "epochs of the alignment", min=1, needs="align=true")
+    align_batch_size: int | Literal["full", "same"] = hyper(
+        "same", "its mini-batch size", min=1, needs="align=true"
+    )
+    target: Literal["class_mean", "sample"] = hyper("class_mean", "its target", needs="align=true")
     synchronize: bool = hyper(True, "weigh bases by Fisher trace (Eq. 5-8), else by samples")
     trace: Literal["batches", "mean_over_batches", "per_sample"] = hyper(
-        "batches", "squared gradients summed over batches, averaged over them, or per sample"
+        "batches", "squared gradients: sum, mean, or per sample", needs="synchronize=true"
     )
     normalize: Literal["proportional", "softmax", "minmax"] = hyper(
-        "proportional", "from traces to weights"
+        "proportional", "from traces to weights", needs="synchronize=true"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
     personal_layers: str = hyper("head", "head, norm, channels:0.5 (CD2-pFed), or name patterns")
@@ -91,13 +96,17 @@ class FedAS(SgdMethod):
         return up, {"model": model}
 
     def _align(self, local: Local, model: Tree, previous: Tree, train: Tree) -> Tree:
-        how = self.batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
+        batches = self.batches
         if self.align_batch_size != "same":
-            how["batch_size"] = self.align_batch_size
+            batches["batch_size"] = self.align_batch_size
+        how = batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
         target = local.forward(features, previous)
         if self.target == "sample":
             return local.sgd(match_sample, model, extra=(target,), purpose="align", **how).params
-        how |= {"extra": (local.class_mean(target),), "coupled": "filled"}
+        # As published: a sample that no batch ever holds does not count for the mean either.
+        never_held = self.drop_last and self.order != "shuffled"
+        means = local.class_mean(target, **(batches if never_held else {}))
+        how |= {"extra": (means,), "coupled": "filled"}
         return local.sgd(match_class_mean, model, purpose="align", **how).params
 
     def _trace(self, local: Local, model: Tree) -> Tensor:

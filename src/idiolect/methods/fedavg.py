@@ -1,4 +1,11 @@
-"""FedAvg (McMahan et al., 2017): one global model, the mean of the clients' trained models."""
+"""FedAvg (McMahan et al., AISTATS 2017): one global model, the mean of the clients' trained models.
+
+    w <- sum_i n_i / n w_i,   w_i after E epochs of mini-batch SGD from w     (Algorithm 1)
+
+n sums over the clients that take part. SPFL's program takes the plain mean: weighting='uniform'.
+BatchNorm statistics are averaged with the weights. The defaults are plain SGD with lr 0.01, one
+epoch, batches of 32; each paper's comparison has its own.
+"""
 
 from __future__ import annotations
 

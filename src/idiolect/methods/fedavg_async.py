@@ -1,8 +1,16 @@
-"""FedAvg (Async) and FedAsync, as PLGA's Table 2 compares them.
+"""FedAvg (Async) and FedAsync (Xie et al., 2019), as PLGA's Table 2 compares them.
 
-Late work is used when it arrives: FedAvg (Async) averages it raw with the on-time models; FedAsync
-(Xie et al., 2019) first pulls it towards the present global model, the more the staler it is.
-Clients take a number of mini-batches per round and go on where their last round stopped.
+Late work is used when it arrives. FedAvg (Async) averages it as it is with the models that are on
+time, by sample count. FedAsync first pulls a stale model towards the present global one:
+
+    a w_k + (1 - a) w_t,   a = a0 s(staleness),   s = (staleness + 1)^-0.5 (polynomial)
+
+Clients take 20 mini-batches of 64 per round with lr 0.001, and go on where their last round
+stopped; these and a0 = 0.8 are PLGA's.
+
+Where papers and code disagree: PLGA's text calls E both steps and epochs, its code takes 20
+mini-batches (`steps`; 0 means `epochs`). Xie et al. merge every upload as it comes; PLGA's
+program, and this one, averages a round's arrivals.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ class FedAvgAsync(FedAvg):
     """Sample-weighted mean of whatever arrives."""
 
     lr: float = hyper(0.001, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'", above=0)
+    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'", min=1)
     steps: int = hyper(20, "mini-batches per round (0: use epochs)", min=0)
 
     name: ClassVar[str] = "fedavg_async"
@@ -53,11 +61,15 @@ class FedAvgAsync(FedAvg):
 class FedAsync(FedAvgAsync):
     """Stale models are mixed with the global one: `a w_k + (1 - a) w_t`, `a = a0 s(staleness)`."""
 
-    mixing: float = hyper(0.8, "a0")
+    mixing: float = hyper(0.8, "a0: share of a stale model", min=0, max=1)
     staleness: Literal["polynomial", "hinge", "constant"] = hyper("polynomial", "s, as published")
-    exponent: float = hyper(0.5, "s = (staleness + 1)^-exponent")
-    hinge_from: float = hyper(4.0, "b: s = 1 up to b, then 1 / (a (staleness - b) + 1)")
-    hinge_slope: float = hyper(10.0, "a of the hinge")
+    exponent: float = hyper(
+        0.5, "s = (staleness + 1)^-exponent", min=0, needs="staleness=polynomial"
+    )
+    hinge_from: float = hyper(
+        4.0, "b: s = 1 up to b, then 1 / (a (staleness - b) + 1)", min=0, needs="staleness=hinge"
+    )
+    hinge_slope: float = hyper(10.0, "a of the hinge", min=0, needs="staleness=hinge")
 
     name: ClassVar[str] = "fedasync"
     paper: ClassVar[str] = "Xie et al., Asynchronous Federated Optimization"

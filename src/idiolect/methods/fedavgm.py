@@ -5,9 +5,9 @@ With Delta = w - sum_i n_i/n w_i, the server's pseudo-gradient (Section 4.3):
     v <- beta v + Delta,    w <- w - eta v                    (plain)
                             w <- w - eta (Delta + beta v)     (Nesterov)
 
-The paper uses Nesterov's form. beta = 0.1 is what FedDWA's comparison settled on (searched 0, .1,
-.5, .9, .99); the paper itself goes up to .997. BatchNorm statistics have no momentum (a variance
-must not overshoot below 0): they are averaged.
+The paper uses Nesterov's form (default) and eta = 1. beta = 0.1 is what FedDWA's comparison settled
+on (searched 0, .1, .5, .9, .99); the paper itself goes up to .997. BatchNorm
+statistics have no momentum (a variance must not overshoot below 0): they are averaged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from idiolect.core import tree
 from idiolect.core.method import Ids, Record, Server, Tree, Ups, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -28,18 +27,13 @@ if TYPE_CHECKING:
 class FedAvgM(FedAvg):
     """The mean of the clients' models is a gradient the server follows with momentum."""
 
-    beta: float = hyper(0.1, "server momentum (0: FedAvg)", min=0)
-    nesterov: bool = hyper(True, "Nesterov's momentum, else plain")
-    server_lr: float = hyper(1.0, "server step eta")
+    beta: float = hyper(0.1, "server momentum (0: FedAvg)", min=0, below=1)
+    nesterov: bool = hyper(True, "Nesterov's momentum, else plain", needs="beta!=0")
+    server_lr: float = hyper(1.0, "server step eta", above=0)
 
     name: ClassVar[str] = "fedavgm"
     paper: ClassVar[str] = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution"
     year: ClassVar[int] = 2019
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.beta < 1:
-            raise UserError(f"method.beta of fedavgm must be in [0, 1), not {self.beta}")
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "velocity": tree.zeros_like(tree.pick(start, net.weights))}

@@ -30,22 +30,19 @@ class FedBABU(FedPer):
     """The body is trained under a frozen head; clients fine-tune before they predict."""
 
     lr: float = hyper(0.1, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", above=0)
-    momentum: float = hyper(0.9, "momentum of local SGD, forgotten between rounds", min=0)
+    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", min=1)
+    momentum: float = hyper(0.9, "momentum of local SGD, forgotten between rounds", min=0, below=1)
     personal_layers: str = hyper("head", "what stays frozen at its common start")
-    fine_tune: Literal["head", "body", "all"] = hyper("head", "what a client fine-tunes")
-    fine_tune_epochs: int = hyper(5, "epochs of fine-tuning before prediction (0: none)")
+    fine_tune: Literal["head", "body", "all"] = hyper(
+        "head", "what a client fine-tunes", needs="fine_tune_epochs!=0"
+    )
+    fine_tune_epochs: int = hyper(5, "epochs of fine-tuning before prediction (0: none)", min=0)
 
     name: ClassVar[str] = "fedbabu"
     paper: ClassVar[str] = "Oh et al., FedBABU: Toward Enhanced Representation for FL"
     year: ClassVar[int] = 2022
     personal_part: ClassVar[str] = "the fine-tuned head"
     traffic: ClassVar[str] = "2 base"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fine_tune_epochs < 0:
-            raise UserError("method.fine_tune_epochs must not be negative")
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         frozen = tree.pick(start, net.part(self.personal_layers))

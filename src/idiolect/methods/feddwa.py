@@ -1,13 +1,17 @@
 """FedDWA (Liu et al., IJCAI 2023): personalized aggregation with dynamic weight adjustment.
 
-Each client trains its personalized model `w_i` and goes "one step ahead" to a guidance model `w_i*`
-that it throws away after sending. The server gives each participant the mixture of the
-participants' models that lies closest to its guidance: weights inverse to the squared distance,
-the K largest kept.
+A client trains its personalized model w_i, goes "one step ahead" of it to a guidance model w_i*,
+sends both and throws w_i* away. The server gives each participant the mixture of the participants'
+models that is closest to its guidance:
+
+    p_ij = d_ij^-1 / sum_k d_ik^-1,   d_ij = |w_i* - w_j|^2,   w_i <- sum_j p_ij w_j
+
+over the K largest of row i. Defaults are the paper's: K 5, lr 0.01, batches of 20, one epoch.
 
 Where paper and code disagree: Eq. 16 takes one full gradient step for the guidance, Algorithm 1 one
-epoch, the code E epochs: one epoch here, the others are options. The code's "more guidance epochs"
-repeats the same start; `n_epochs` really chains them. BatchNorm statistics stay on the client.
+epoch, the code E epochs; here it is one epoch, `guidance` has the others. The code's "more guidance
+epochs" repeats the same start; n_epochs really goes further. A distance of 0 divides by zero in the
+code; here such models share the weight. BatchNorm statistics stay on the client, as in the code.
 """
 
 from __future__ import annotations
@@ -44,12 +48,14 @@ class FedDWA(SgdMethod):
     """Every participant gets its own mixture of the participants' models."""
 
     lr: float = hyper(0.01, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(20, "mini-batch size, or 'full'", above=0)
-    top_k: int = hyper(5, "models mixed for each client; self competes like any other", above=0)
+    batch_size: int | Literal["full"] = hyper(20, "mini-batch size, or 'full'", min=1)
+    top_k: int = hyper(5, "models mixed for each client; self competes like any other", min=1)
     guidance: Literal["one_epoch", "n_epochs", "one_batch", "full_gradient", "last_round"] = hyper(
         "one_epoch", "how the guidance model looks one step ahead"
     )
-    guidance_epochs: int = hyper(1, "epochs of guidance='n_epochs'")
+    guidance_epochs: int = hyper(
+        1, "epochs of guidance='n_epochs'", min=1, needs="guidance=n_epochs"
+    )
 
     name: ClassVar[str] = "feddwa"
     paper: ClassVar[str] = "Liu et al., FedDWA: Personalized FL with Dynamic Weight Adjustment"

@@ -14,7 +14,8 @@ random instead with probability epsilon - decay * round.
 The validation part is a keyed share of the client's training samples, never trained on (20 %, as in
 the code). Where paper and code disagree: the code's M counts the client's own model, here M are
 downloaded (traffic 1 + M). The code's distance is an L1 norm by default, the paper's Euclidean.
-The client's own lot seeds the server's exploration. BatchNorm statistics travel with the models.
+A number drawn by a client seeds the server's random choices, so that they can be repeated.
+BatchNorm statistics travel with the models.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
-from idiolect.errors import UserError
 from idiolect.methods.shared import holdout
 
 if TYPE_CHECKING:
@@ -39,10 +39,16 @@ if TYPE_CHECKING:
 class FedFomo(SgdMethod):
     """Every client mixes the models that help it most on its own validation samples."""
 
-    models: int = hyper(5, "M: models downloaded by each client")
-    val_share: float = hyper(0.2, "own training samples kept for judging (0: judge on all of them)")
-    epsilon: float = hyper(0.3, "chance that a model is drawn at random, in round 0")
-    epsilon_decay: float = hyper(0.05, "by how much epsilon falls in a round")
+    models: int = hyper(5, "M: models downloaded by each client", min=0)
+    val_share: float = hyper(
+        0.2, "own training samples kept for judging (0: judge on all of them)", min=0, below=1
+    )
+    epsilon: float = hyper(
+        0.3, "chance that a model is drawn at random, in round 0", min=0, max=1, needs="models!=0"
+    )
+    epsilon_decay: float = hyper(
+        0.05, "by how much epsilon falls in a round", min=0, needs="epsilon!=0, models!=0"
+    )
     weights: Literal["first_order", "uniform", "identity"] = hyper(
         "first_order", "of the candidates, or an ablation"
     )
@@ -52,12 +58,6 @@ class FedFomo(SgdMethod):
     year: ClassVar[int] = 2021
     personal_part: ClassVar[str] = "the whole model (mixed by the client)"
     traffic: ClassVar[str] = "1 + M"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.models < 0 or self.epsilon < 0 or self.epsilon_decay < 0:
-            raise UserError("method.models, epsilon and epsilon_decay must not be negative")
-        holdout.check(self.val_share)
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         like, n = tree.any_leaf(start), len(clients)

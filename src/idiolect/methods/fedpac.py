@@ -36,7 +36,6 @@ from idiolect.core.method import (
     features,
     hyper,
 )
-from idiolect.errors import UserError
 from idiolect.methods.shared.prototypes import aligned, class_average
 from idiolect.methods.shared.simplex import combination
 
@@ -49,13 +48,17 @@ if TYPE_CHECKING:
 class FedPAC(SgdMethod):
     """Aligned features, and for every client its own combination of the clients' heads."""
 
-    epochs: int = hyper(5, "passes over the data for the body, after the head", min=0)
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", above=0)
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten after every phase", min=0)
+    epochs: int = hyper(
+        5, "passes over the data for the body, after the head", min=0, needs="steps=0"
+    )
+    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", min=1)
+    momentum: float = hyper(
+        0.5, "momentum of local SGD, forgotten after every phase", min=0, below=1
+    )
     weight_decay: float = hyper(5e-4, "L2 penalty of local SGD", min=0)
-    head_lr: float = hyper(0.1, "learning rate of the head")
-    head_epochs: int = hyper(1, "passes over the data for the head, before the body")
-    lam: float = hyper(1.0, "lambda: pull of features to the global centroids")
+    head_lr: float = hyper(0.1, "learning rate of the head", above=0)
+    head_epochs: int = hyper(1, "passes over the data for the head, before the body", min=1)
+    lam: float = hyper(1.0, "lambda: pull of features to the global centroids", min=0)
     combine: bool = hyper(True, "combine heads, else every client keeps its own")
 
     name: ClassVar[str] = "fedpac"
@@ -64,13 +67,6 @@ class FedPAC(SgdMethod):
     personal_part: ClassVar[str] = "the head (combined by the server)"
     traffic: ClassVar[str] = "2 and 3 class means"
     rounds_default: ClassVar[int] = 200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_lr <= 0 or self.head_epochs < 1:
-            raise UserError("method.head_lr and method.head_epochs must be positive")
-        if self.lam < 0:
-            raise UserError("method.lam must not be negative")
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weight = start[net.linear_head()[0]]

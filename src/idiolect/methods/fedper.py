@@ -1,4 +1,11 @@
-"""FedPer (Arivazhagan et al., 2019): shared base layers, personal last layers."""
+"""FedPer (Arivazhagan et al., 2019): shared base layers, personal last layers.
+
+A client trains base and personal layers together by SGD (its Algorithm 1); the server averages the
+bases by sample count, the personal layers stay. `personal_layers` says which they are: by default
+the head, the last linear layer.
+
+PFLEGO compares with a FedPer of 50 joint full-batch steps per round: batch_size='full', epochs=50.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ import torch
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
-from idiolect.errors import UserError
 from idiolect.methods.local import LocalOnly
 from idiolect.methods.shared.prototypes import aligned, class_average
 
@@ -39,9 +38,9 @@ NEVER = -1e9  # bias of a class without prototype
 class FedProto(LocalOnly):
     """Every client has its own model; features of a class are drawn to its global prototype."""
 
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds", min=0)
-    batch_size: int | Literal["full"] = hyper(4, "mini-batch size, or 'full'", above=0)
-    lam: float = hyper(1.0, "lambda: pull of features to the global prototypes (0: Local)")
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds", min=0, below=1)
+    batch_size: int | Literal["full"] = hyper(4, "mini-batch size, or 'full'", min=1)
+    lam: float = hyper(1.0, "lambda: pull of features to the global prototypes (0: Local)", min=0)
     weighting: Literal["samples", "uniform"] = hyper("samples", "how clients' prototypes count")
     prediction: Literal["prototype", "classifier"] = hyper(
         "prototype", "predict the class of the nearest prototype, or with the client's own head"
@@ -53,11 +52,6 @@ class FedProto(LocalOnly):
     personal_part: ClassVar[str] = "the whole model"
     traffic: ClassVar[str] = "2 prototypes"
     rounds_default: ClassVar[int] = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lam < 0:
-            raise UserError("method.lam must not be negative")
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weight, bias = net.biased_head()

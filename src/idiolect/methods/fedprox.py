@@ -1,10 +1,10 @@
-"""FedProx (Li et al., 2020): FedAvg whose clients are held near the global model.
+"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held near the global model.
 
-Client k minimizes h_k(w) = F_k(w) + mu/2 |w - w_t|^2 around the model w_t it received (Eq. 2).
+Client k minimizes h_k(w) = F_k(w) + mu/2 |w - w_t|^2, where w_t is the model it received (Eq. 2).
 
 mu = 0.1 is the value in FedAS's code; FedDWA's comparison uses 1 (searched .01, .1, 1, 10), the
-paper .001 to 1. Its default of 0 elsewhere is FedAvg under another name. The paper's stragglers
-that do partial work are a matter of the schedule here.
+paper .001 to 1. mu = 0, the default of some libraries, is FedAvg. In the paper stragglers send
+partial work; here who is late is a matter of the schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Record, Tree, cross_entropy, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -37,16 +36,11 @@ def proximal(
 class FedProx(FedAvg):
     """One global model; local work pays for leaving it."""
 
-    mu: float = hyper(0.1, "strength of the pull to the received model (0: FedAvg)")
+    mu: float = hyper(0.1, "strength of the pull to the received model (0: FedAvg)", min=0)
 
     name: ClassVar[str] = "fedprox"
     paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks"
     year: ClassVar[int] = 2020
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu < 0:
-            raise UserError(f"method.mu must not be negative, not {self.mu}")
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         anchor = tree.pick(down["model"], local.net.weights)

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
-from idiolect.errors import UserError
 from idiolect.methods.pflego import PFLEGO, head_loss
 from idiolect.methods.shared import holdout
 
@@ -39,24 +38,21 @@ def weighted_head_loss(net: Net, params: Tree, h: Tensor, y: Tensor, weight: Ten
 class FedRecon(PFLEGO):
     """Heads reconstructed on the client, a gradient of the features for the server."""
 
-    tau: int = hyper(50, "gradient steps that reconstruct the head", above=0)
+    tau: int = hyper(50, "gradient steps that reconstruct the head", min=1)
     beta: float = hyper(0.007, "step size of the reconstruction", min=0)
     rho: float = hyper(0.001, "step size of the server", min=0)
     heads: Literal["keep", "reset"] = hyper("keep", "go on from the last head, or from its start")
     split: bool = hyper(False, "even samples for the head, odd ones for theta; else all for both")
-    update_steps: int = hyper(1, "gradient steps on theta per round")
-    update_lr: float = hyper(0.1, "their step size, if there are several")
+    update_steps: int = hyper(1, "gradient steps on theta per round", min=1)
+    update_lr: float = hyper(
+        0.1, "their step size, if there are several", above=0, needs="update_steps!=1"
+    )
     scale: bool = hyper(True, "the server multiplies by I/r (PFLEGO's listing)")
     head_step: ClassVar[Literal["literal"]] = "literal"  # type: ignore[misc]  # there is none
 
     name: ClassVar[str] = "fedrecon"
     paper: ClassVar[str] = "Singhal et al., Federated Reconstruction: Partially Local FL"
     year: ClassVar[int] = 2021
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.update_steps < 1 or self.update_lr <= 0:
-            raise UserError("method.update_steps and method.update_lr must be positive")
 
     def client_init(self, start: Tree, local: Local) -> Record:
         mine = super().client_init(start, local)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from idiolect.core import tree
 from idiolect.core.method import Record, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedper import FedPer
 
 if TYPE_CHECKING:
@@ -28,20 +27,19 @@ if TYPE_CHECKING:
 class FedRep(FedPer):
     """Many epochs for the personal head, few for the shared body."""
 
-    epochs: int = hyper(1, "passes over the data for the body, after the head", min=0)
-    head_epochs: int = hyper(10, "passes over the data for the head, before the body")
-    batch_size: int | Literal["full"] = hyper(10, "mini-batch size, or 'full'", above=0)
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten after every phase", min=0)
+    epochs: int = hyper(
+        1, "passes over the data for the body, after the head", min=0, needs="steps=0"
+    )
+    head_epochs: int = hyper(10, "passes over the data for the head, before the body", min=0)
+    batch_size: int | Literal["full"] = hyper(10, "mini-batch size, or 'full'", min=1)
+    momentum: float = hyper(
+        0.5, "momentum of local SGD, forgotten after every phase", min=0, below=1
+    )
 
     name: ClassVar[str] = "fedrep"
     paper: ClassVar[str] = "Collins et al., Exploiting Shared Representations for Personalized FL"
     year: ClassVar[int] = 2021
     rounds_default: ClassVar[int] = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_epochs < 0:
-            raise UserError("method.head_epochs must not be negative")
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         base, own = down["base"], mine["own"]

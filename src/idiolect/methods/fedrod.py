@@ -26,7 +26,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Loss, Record, Server, Tree, Ups, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.shared.hypernetwork import generate, hypernetwork, unprefixed
 
@@ -59,9 +58,9 @@ def hyper_loss(net: Net, params: Tree, x: Tensor, y: Tensor, prior: Tensor, a: T
 class FedRoD(FedAvg):
     """A balanced generic model, and a personal head added to its head."""
 
-    epochs: int = hyper(5, "passes over the client's data per round", min=0)
+    epochs: int = hyper(5, "passes over the client's data per round", min=0, needs="steps=0")
     head: Literal["linear", "hyper"] = hyper("linear", "personal head: kept, or generated")
-    hidden: int = hyper(32, "width of the hypernetwork")
+    hidden: int = hyper(32, "width of the hypernetwork", min=1, needs="head=hyper")
     loss: Literal["balanced_softmax", "cross_entropy"] = hyper(
         "balanced_softmax", "loss of the generic head"
     )
@@ -72,11 +71,6 @@ class FedRoD(FedAvg):
     personal_part: ClassVar[str] = "a second head"
     traffic: ClassVar[str] = "2"
     rounds_default: ClassVar[int] = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.hidden < 1:
-            raise UserError("method.hidden must be positive")
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         net.linear_head()

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from idiolect.core.method import Record, Tree, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -25,21 +24,16 @@ if TYPE_CHECKING:
 class FedUpdate(FedAvg):
     """FedAvg whose clients step from the mean before they predict and before they train."""
 
-    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", above=0)
+    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", min=1)
     weight_decay: float = hyper(1e-4, "L2 penalty of local SGD", min=0)
     weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
-    update_steps: int = hyper(1, "mini-batch steps after averaging (0: FedAvg)")
+    update_steps: int = hyper(1, "mini-batch steps after averaging (0: FedAvg)", min=0)
 
     name: ClassVar[str] = "fedupdate"
     paper: ClassVar[str] = "baseline of Personalized Heterogeneous FL with Gradient Similarity"
     year: ClassVar[int] = 2022
     personal_part: ClassVar[str] = "the whole model, a step away from the mean"
     rounds_default: ClassVar[int] = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.update_steps < 0:
-            raise UserError(f"method.update_steps must not be negative, not {self.update_steps}")
 
     def adapt(self, params: Tree, local: Local) -> Tree:
         return self._update(params, local)

@@ -32,18 +32,17 @@ SUFFIX = "_ft"
 class FineTuning(Method):
     """What fine-tuning adds to a method: its settings and the work after delivery."""
 
-    ft_lr: float = hyper(0.01, "fine-tuning: learning rate")
-    ft_epochs: int = hyper(1, "fine-tuning: passes over the client's data (0: none)")
-    ft_steps: int = hyper(0, "fine-tuning: mini-batches, at most one epoch (0: use ft_epochs)")
-    ft_batch_size: int | Literal["full"] = hyper(64, "fine-tuning: mini-batch size, or 'full'")
-    ft_weight_decay: float = hyper(1e-4, "fine-tuning: L2 penalty")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ft_lr <= 0 or (self.ft_batch_size != "full" and self.ft_batch_size < 1):
-            raise UserError("method.ft_lr and method.ft_batch_size must be positive")
-        if min(self.ft_epochs, self.ft_steps, self.ft_weight_decay) < 0:
-            raise UserError("method.ft_epochs, ft_steps and ft_weight_decay must not be negative")
+    ft_lr: float = hyper(0.01, "fine-tuning: learning rate", above=0)
+    ft_epochs: int = hyper(
+        1, "fine-tuning: passes over the client's data (0: none)", min=0, needs="ft_steps=0"
+    )
+    ft_steps: int = hyper(
+        0, "fine-tuning: mini-batches, at most one epoch (0: use ft_epochs)", min=0
+    )
+    ft_batch_size: int | Literal["full"] = hyper(
+        64, "fine-tuning: mini-batch size, or 'full'", min=1
+    )
+    ft_weight_decay: float = hyper(1e-4, "fine-tuning: L2 penalty", min=0)
 
     def adapt(self, params: Tree, local: Local) -> Tree:
         params = super().adapt(params, local)

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups, hyper
-from idiolect.errors import UserError
 from idiolect.methods.shared import holdout
 from idiolect.methods.shared.adam import adam
 
@@ -40,23 +39,23 @@ if TYPE_CHECKING:
 class L2C(SgdMethod):
     """Clients learn how much of every client's update to take."""
 
-    alpha_lr: float = hyper(0.1, "step size of alpha (Adam); 0: alpha stays as it starts")
-    alpha_steps: int = hyper(1, "steps on alpha per round, each on the whole validation part")
-    alpha_decay: float = hyper(0.0, "L2 penalty of alpha")
+    alpha_lr: float = hyper(0.1, "step size of alpha (Adam); 0: alpha stays as it starts", min=0)
+    alpha_steps: int = hyper(
+        1, "steps on alpha per round, each on the whole validation part", min=0, needs="alpha_lr!=0"
+    )
+    alpha_decay: float = hyper(
+        0.0, "L2 penalty of alpha", min=0, needs="alpha_lr!=0, alpha_steps!=0"
+    )
     alpha_self: float = hyper(0.0, "alpha_ii at the start; large: Local")
-    val_share: float = hyper(0.2, "own training samples alpha is learned on (0: all of them)")
+    val_share: float = hyper(
+        0.2, "own training samples alpha is learned on (0: all of them)", min=0, below=1
+    )
 
     name: ClassVar[str] = "l2c"
     paper: ClassVar[str] = "Li et al., Learning to Collaborate in Decentralized Learning"
     year: ClassVar[int] = 2022
     personal_part: ClassVar[str] = "the whole model (mixed by the client), BatchNorm statistics"
     traffic: ClassVar[str] = "1 + N"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.alpha_lr < 0 or self.alpha_steps < 0 or self.alpha_decay < 0:
-            raise UserError("method.alpha_lr, alpha_steps and alpha_decay must not be negative")
-        holdout.check(self.val_share)
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         still = tree.expand(tree.zeros_like(tree.pick(start, net.weights)), len(clients))

@@ -9,7 +9,10 @@ aggregate without it) to `w_t`. Before its late work is averaged, it leaps over 
 with `w_0` instead of the leading `w_t` in Eq. (10). All arrivals are averaged by sample count.
 
 Where paper and code disagree: the code weighs by the raw cosine per tensor (`weight='cosine'`,
-`stages='tensor'`); it averages by samples where the paper writes a plain mean (`weighting`).
+`stages='tensor'`); it averages by samples where the paper writes a plain mean (`weighting`). For
+p = 1 the code leaves w_1 at the initial model; here it is w_t, and the leap vanishes.
+
+Defaults are the paper's: 20 mini-batches of 64 per round, lr 0.001 (see `fedavg_async`).
 """
 
 from __future__ import annotations
@@ -92,9 +95,7 @@ class LGA(FedAvgAsync):
     def aggregate(self, server: Server, ups: Ups) -> None:
         super().aggregate(server, ups)
         waiting = {str(s) for s in ups.away}
-        if (
-            ups.round in ups.away
-        ):  # first aggregate without those who started now and did not arrive
+        if ups.round in ups.away:  # w_1 of those who started in this round and are late
             server["past"][str(ups.round)] = server["model"]
         server["past"] = {s: w for s, w in server["past"].items() if s in waiting}
 

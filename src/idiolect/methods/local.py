@@ -1,4 +1,7 @@
-"""Local: every client trains alone. The yardstick every collaboration has to beat."""
+"""Local: every client trains alone from the common start. Nothing is sent.
+
+The yardstick of all four papers: a collaboration that does not beat it is not worth its messages.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Record, Tree, cross_entropy, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
@@ -84,12 +83,17 @@ class PerFedAvg(FedAvg):
     """One global model, a step away from everybody's own."""
 
     lr: float = hyper(0.01, "beta: learning rate of the meta step", above=0)
-    alpha: float = hyper(0.01, "step a client takes to make the model its own")
+    alpha: float = hyper(0.01, "step a client takes to make the model its own", min=0)
     form: Literal["first_order", "hessian_free", "exact", "two_step"] = hyper(
         "first_order", "FO, HF, exact Hessian-vector products, or SPFL's two plain steps"
     )
-    delta: float = hyper(1e-3, "distance of the two gradients of form='hessian_free'")
-    adapt_steps: int = hyper(1, "steps of size alpha before predicting")
+    delta: float = hyper(
+        1e-3,
+        "distance of the two gradients of form='hessian_free'",
+        above=0,
+        needs="form=hessian_free",
+    )
+    adapt_steps: int = hyper(1, "steps of size alpha before predicting", min=0)
 
     name: ClassVar[str] = "per_fedavg"
     paper: ClassVar[str] = (
@@ -97,13 +101,6 @@ class PerFedAvg(FedAvg):
     )
     year: ClassVar[int] = 2020
     personal_part: ClassVar[str] = "the whole model, one step from the global one"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.delta <= 0:
-            raise UserError(f"method.delta must be positive, not {self.delta}")
-        if min(self.alpha, self.adapt_steps) < 0:
-            raise UserError("method.alpha and method.adapt_steps must not be negative")
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         if self.form == "two_step":

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Record, Server, Tree, Ups, hyper
-from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import proximal
 
@@ -50,9 +49,9 @@ def follow(params: Tree, lam: Tensor, step: Tensor) -> Tree:
 class PFedMe(FedAvg):
     """Personal models from Moreau envelopes, a global model that follows them."""
 
-    lam: float = hyper(15.0, "lambda: how close the personal models stay")
-    inner_steps: int = hyper(5, "K: steps on theta for every mini-batch")
-    personal_lr: float = hyper(0.01, "learning rate of those steps")
+    lam: float = hyper(15.0, "lambda: how close the personal models stay", min=0)
+    inner_steps: int = hyper(5, "K: steps on theta for every mini-batch", min=1)
+    personal_lr: float = hyper(0.01, "learning rate of those steps", above=0)
     lr: float = hyper(0.01, "learning rate of the local global model w", above=0)
     beta: float = hyper(1.0, "server mixing; 1 is the mean of the arrivals", min=0)
 
@@ -60,13 +59,6 @@ class PFedMe(FedAvg):
     paper: ClassVar[str] = "T. Dinh et al., Personalized Federated Learning with Moreau Envelopes"
     year: ClassVar[int] = 2020
     personal_part: ClassVar[str] = "the whole model theta"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.inner_steps < 1 or self.personal_lr <= 0:
-            raise UserError("method.inner_steps and method.personal_lr must be positive")
-        if self.lam < 0:
-            raise UserError(f"method.lam must not be negative, not {self.lam}")
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"theta": start}

@@ -1,10 +1,14 @@
 """PFLEGO (Nikoloutsopoulos et al., 2022): personalized FL with exact stochastic gradient descent.
 
-A client computes its features once, takes tau - 1 gradient steps on its head alone, then one joint
-gradient at (head, theta): the head moves locally, the gradient of theta goes to the server. Two
-network passes per round whatever tau is.
+A client computes its features once and takes tau - 1 gradient steps of size beta on its head W_i.
+Then it takes one joint gradient at (W_i, theta): the head moves by rho I/r times its part, and the
+part of theta goes to the server. A round costs two passes of the network whatever tau is.
 
-The head predicts the client's own classes only: rows of other classes have weight 0 and a bias so
+    G = I/r sum_i alpha_i grad_theta l_i(W_i, theta),   alpha_i = n_i / n         (Eq. 7)
+
+The server feeds G to Adam with step rho. Defaults: the paper's tau, a beta and rho of its tables.
+
+The head predicts the client's own classes only. Rows of other classes have weight 0 and a bias so
 low that their probability is exactly 0, so the exported model is a plain module.
 
 Where paper and code disagree: Eq. 6 scales the head step by alpha_i; Eq. 4, Algorithm 1 and the
@@ -41,8 +45,8 @@ def head_loss(net: Net, params: Tree, h: Tensor, y: Tensor) -> Tensor:
 class PFLEGO(Method):
     """Shared features, personal heads, an exact gradient for the server."""
 
-    tau: int = hyper(50, "gradient steps on the head per round, the last one joint", above=0)
-    beta: float = hyper(0.007, "step size of the tau - 1 head steps", min=0)
+    tau: int = hyper(50, "gradient steps on the head per round, the last one joint", min=1)
+    beta: float = hyper(0.007, "step size of the tau - 1 head steps", min=0, needs="tau!=1")
     rho: float = hyper(0.001, "step size of the server and of the last head step", min=0)
     server: Literal["adam", "sgd"] = hyper("adam", "the server's optimizer")
     head_step: Literal["literal", "exact"] = hyper(

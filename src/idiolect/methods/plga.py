@@ -2,9 +2,11 @@
 
     wp = w_0 + (1 - St) (what - w_0) + St (w_t - w_0) = (1 - St) what + St w_t     (12), (14)
 
-A straggler computes it when its late work arrives. An on-time client computes it at its next
+A straggler computes wp when its late work arrives. An on-time client computes it at its next
 contact, with its own trained model as `what` and the new global model as `w_1 = w_t`. Between
-contacts `wp` stays as it is; it is only predicted with, training starts from the global model.
+contacts wp stays as it is. A client only predicts with it: training starts from the global model.
+
+Defaults, and where paper and code disagree: see `lga`. St of Eq. 14 is always the softmax (13).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """SCAFFOLD (Karimireddy et al., 2020): control variates against client drift.
 
-Clients know where they pull (c_i) and where all pull together (c), and correct every step by the
-difference (Algorithm 1, Eq. 3-5):
+A control variate estimates where a client pulls (c_i) and where all pull together (c). A client
+corrects every step by the difference (Algorithm 1, Eq. 3-5):
 
     y <- y - lr (g_i(y) + c - c_i)
     c_i+ = g_i(x), the gradient at the received model over all data     (option I)
     c_i+ = c_i - c + (x - y) / (S lr), S the client's local steps       (option II)
     x <- x + eta 1/|A| sum_A (y_i - x),    c <- c + 1/N sum_A (c_i+ - c_i)
 
-The mean over the arrivals A is plain, as in the paper; `weighting` has the other. Option II is what
-the paper and the libraries run; it counts each client's own steps, so unequal clients are right.
-(With momentum or weight decay option II measures the decayed, accelerated step.) Control variates
-cover the weights; BatchNorm statistics are averaged as in FedAvg.
+The mean over the arrivals A is plain, as in the paper; weighting='samples' is the other. Option II
+(default) is what the paper and the libraries run; it divides by each client's own number of steps,
+so clients of unequal size are right. With momentum or weight decay it measures the step as these
+change it. Only weights have control variates; BatchNorm statistics are averaged as in FedAvg.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Scaffold(FedAvg):
 
     weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
     option: Literal[2, 1] = hyper(2, "c_i+ from the steps taken (2) or a gradient at x (1)")
-    server_lr: float = hyper(1.0, "server step eta")
+    server_lr: float = hyper(1.0, "server step eta", above=0)
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for FL"

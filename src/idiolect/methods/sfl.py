@@ -36,7 +36,6 @@ from idiolect.core.method import (
     cross_entropy,
     hyper,
 )
-from idiolect.errors import UserError
 
 if TYPE_CHECKING:
     from idiolect.core.local import Local
@@ -61,28 +60,25 @@ def tethered(
 class SFL(SgdMethod):
     """Models spread over a graph of clients; local work stays near node and global model."""
 
-    lam: float = hyper(0.3, "lambda: pull to the client's node and to the global model")
+    lam: float = hyper(0.3, "lambda: pull to the client's node and to the global model", min=0)
     graph: Literal["similarity", "classes", "complete", "identity"] = hyper(
-        "similarity", "links by similar models, by shared classes, or an ablation"
+        "similarity", "links by models, by classes, or an ablation", needs="server_alpha!=0"
     )
-    neighbours: int = hyper(5, "strongest links kept, graph='similarity' (code: 30 of 100)")
-    layers: int = hyper(3, "times models are spread over the graph")
-    server_alpha: float = hyper(1.0, "share of the spread models, the rest is the client's own")
+    neighbours: int = hyper(
+        5, "strongest links kept (code: 30 of 100)", min=0, needs="graph=similarity"
+    )
+    layers: int = hyper(
+        3, "times models are spread over the graph", min=1, needs="graph=similarity|classes"
+    )
+    server_alpha: float = hyper(
+        1.0, "share of spread models, the rest is own", min=0, max=1, needs="graph!=identity"
+    )
 
     name: ClassVar[str] = "sfl"
     paper: ClassVar[str] = "Chen et al., Personalized Federated Learning With a Graph"
     year: ClassVar[int] = 2022
     personal_part: ClassVar[str] = "the whole model (mixed by the server), BatchNorm statistics"
     traffic: ClassVar[str] = "3"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.lam < 0 or self.neighbours < 0 or self.layers < 1:
-            raise UserError(
-                "method.lam and method.neighbours must not be negative, method.layers at least 1"
-            )
-        if not 0 <= self.server_alpha <= 1:
-            raise UserError(f"method.server_alpha must be between 0 and 1, not {self.server_alpha}")
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weights = tree.pick(start, net.weights)

@@ -1,14 +1,18 @@
-"""SPFL: synchronous personalized FL with stage-wise normalized gradient similarity.
+"""SPFL: synchronous personalized FL with stage-wise normalized gradient similarity (SNGS).
 
-The server keeps one model per client. Every Gamma rounds it averages them, lets all clients train
-from the mean only to measure how similar their updates are (SNGS), and from then on moves each
-client's model along the similarity-weighted sum of everybody's updates. `spfl_w` mixes the models.
+The server keeps a model w_i per client. Every Gamma rounds it averages them (a refresh), and all
+clients train once from the mean only to measure, for body and head apart, how similar their updates
+are. `spfl_w` mixes models instead of updates.
 
-Where paper and code disagree: the paper's step alpha * n_j/n * softmax cannot learn in 100 rounds;
-the code moves by the softmax weights alone (default); `weights` has the others. The code's SPFL
-keeps each client's own head update (`head='own'`); the paper mixes every stage (default).
-"Two-step" means two consecutive SGD steps on each mini-batch, not one of twice the size.
-The refresh sends the mean once: both trainings of that round start from it.
+    S_ij = cos(g_i, g_j),   St_ij = exp(S_ij) / sum_k exp(S_ik)
+    w_i <- w_i - eta sum_j St_ij g_j      in every round, g the updates of that round
+
+Defaults are the paper's (Gamma 10, lr 0.01, batches of 128) and the code's (weight decay 1e-4).
+Where paper and code disagree: the paper's step alpha n_j/n St cannot learn in 100 rounds; the code
+moves by St alone (default; `weights` has the others). The code keeps each client's own head update
+(head='own'); the paper mixes every stage (default). The code adds up the cosines of the body's
+layers and leaves biases out of every cosine: similarity='layers'. "Two-step" means two SGD steps on
+each mini-batch, not one of twice the size. Both trainings of a refresh start from the mean.
 """
 
 from __future__ import annotations
@@ -27,28 +31,32 @@ if TYPE_CHECKING:
     from idiolect.core.local import Local
     from idiolect.core.net import Net
 
+SOFT = "similarity=cosine|layers"  # where there is a softmax
+
 
 @dataclass(frozen=True)
 class SPFL(SgdMethod):
     """One model per client, moved along similar clients' updates."""
 
-    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", above=0)
+    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", min=1)
     weight_decay: float = hyper(1e-4, "L2 penalty of local SGD", min=0)
     two_step: bool = hyper(True, "two consecutive SGD steps on every mini-batch")
-    gamma: int = hyper(10, "rounds between refreshes of the similarity", above=0)
+    gamma: int = hyper(10, "rounds between refreshes of the similarity", min=1)
     stages: Literal[1, 2, "tensor"] = hyper(2, "1 whole model, 2 body and head, or per tensor")
     similarity: Literal["cosine", "layers", "uniform", "identity"] = hyper(
-        "cosine", "of whole stages, of layers with fixed weights, or an ablation"
+        "cosine", "of stages, of the layers in them, or an ablation", needs="layers: stages=2"
     )
-    layer_weights: str = hyper("0.5,0.3,0.2", "weights of the body's layers, similarity='layers'")
-    temperature: float = hyper(1.0, "softmax temperature of all stages but the last", above=0)
-    head_temperature: float = hyper(1.0, "softmax temperature of the last stage", above=0)
-    head: Literal["softmax", "own"] = hyper("softmax", "last stage mixed, or each its own update")
+    layer_weights: str = hyper("0.5,0.3,0.2", "of the body's layers", needs="similarity=layers")
+    temperature: float = hyper(1.0, "of stages but the last", above=0, needs=f"{SOFT}, stages!=1")
+    head_temperature: float = hyper(1.0, "of the last one", above=0, needs=f"{SOFT}, head=softmax")
+    head: Literal["softmax", "own"] = hyper(
+        "softmax", "last stage mixed, or each its own update", needs="similarity!=identity"
+    )
     weights: Literal["softmax", "data_weighted", "literal"] = hyper(
-        "softmax", "St; n_j St renormalised; or the paper's alpha n_j/n St"
+        "softmax", "St; n_j St renormalised; or the paper's alpha n_j/n St", needs=SOFT
     )
-    alpha: float = hyper(0.01, "the paper's server step, weights='literal'")
-    eta: float = hyper(1.0, "server step")
+    alpha: float = hyper(0.01, "the paper's server step", min=0, needs="weights=literal")
+    eta: float = hyper(1.0, "server step", min=0)
     refresh_average: bool = hyper(True, "erase personalization at a refresh (the mean to all)")
 
     name: ClassVar[str] = "spfl"
@@ -57,6 +65,10 @@ class SPFL(SgdMethod):
     personal_part: ClassVar[str] = "the whole model (kept by the server), BatchNorm statistics"
     traffic: ClassVar[str] = "2 (3 at a refresh)"
     rounds_default: ClassVar[int] = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sngs.shares(self.layer_weights)
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"models": Table(tree.pick(start, net.weights)), "cosine": {}}
@@ -104,10 +116,12 @@ class SPFL(SgdMethod):
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
             probe = tree.pick(ups["probe"], names)
-            measured = tree.cosines(probe)
-            if self.similarity == "layers" and self.stages == 2 and names != stages[-1]:
-                shares = [float(w) for w in self.layer_weights.split(",")]
-                measured = sngs.by_layers(sngs.layers_of(probe), shares)
+            if self.similarity != "layers" or self.stages != 2:
+                measured = tree.cosines(probe)
+            elif names == stages[-1]:  # as published: biases do not count, the head's neither
+                measured = tree.cosines(sngs.layers_of(probe))
+            else:
+                measured = sngs.by_layers(sngs.layers_of(probe), sngs.shares(self.layer_weights))
             sngs.learn(server, ups, s, measured)
 
     def _mixing(self, server: Server, ups: Ups, stage: int, last: bool) -> Tensor:

@@ -4,8 +4,8 @@
 
 Where paper and code disagree: the paper divides by the number of clients once more, which would
 shrink the weights every round; neither default nor code does. `variant='code'` is the published
-program's: one matrix from four layer weights, its moving average from 0 over the refreshes, uniform
-head.
+program's: one matrix from the layers' cosines, weighted 0.4, 0.2, 0.2, 0.2; its moving average over
+the refreshes, from 0; a uniform mean of the heads. Other defaults are SPFL's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.method import Server, Tree, Ups, hyper
 from idiolect.methods.shared import sngs
-from idiolect.methods.spfl import SPFL
+from idiolect.methods.spfl import SOFT, SPFL
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,21 @@ class SPFLW(SPFL):
     """One model per client, replaced by the mean of similar clients' models."""
 
     variant: Literal["paper", "code"] = hyper("paper", "row-stochastic St on all stages, or code's")
+    layer_weights: str = hyper(
+        "0.5,0.3,0.2", "of the body's layers", needs="similarity=layers, variant=paper"
+    )
+    head: Literal["softmax", "own"] = hyper(
+        "softmax",
+        "last stage mixed, or each its own model",
+        needs="similarity!=identity, variant=paper",
+    )
+    head_temperature: float = hyper(
+        1.0,
+        "of the last stage",
+        above=0,
+        needs=f"{SOFT}, head=softmax, variant=paper",
+    )
+    eta: ClassVar[float] = 1.0  # type: ignore[misc]  # models are replaced, there is no step
 
     name: ClassVar[str] = "spfl_w"
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Tree, cross_entropy
-from idiolect.errors import UserError
 
 if TYPE_CHECKING:
     from idiolect.core.local import Local, Rows
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 def weighted(net: Net, params: Tree, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Cross-entropy over a part of the samples."""
     return weight * cross_entropy(net, params, x, y)
-
-
-def check(share: float) -> None:
-    if not 0 <= share < 1:
-        raise UserError(f"method.val_share must be at least 0 and below 1, not {share}")
 
 
 def everything(local: Local) -> Rows:

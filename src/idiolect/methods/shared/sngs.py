@@ -20,14 +20,24 @@ def layers_of(update: Tree) -> Tree:
     return {n: x for n, x in update.items() if n.endswith("weight")}
 
 
-def by_layers(layers: Tree, shares: Sequence[float]) -> Tensor:
-    """Weighted sum of the layers' cosines `[K, K]`."""
-    if len(shares) != len(layers):
+def shares(text: str) -> list[float]:
+    """The weights of `method.layer_weights`, as 0.5,0.3,0.2."""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
         raise UserError(
-            f"method.layer_weights has {len(shares)} values but the body has {len(layers)} "
+            f"method.layer_weights must be numbers like 0.5,0.3, got {text!r}"
+        ) from None
+
+
+def by_layers(layers: Tree, weights: Sequence[float]) -> Tensor:
+    """Weighted sum of the layers' cosines `[K, K]`."""
+    if len(weights) != len(layers):
+        raise UserError(
+            f"method.layer_weights has {len(weights)} values but the body has {len(layers)} "
             f"layers ({', '.join(layers)}); give one weight per layer"
         )
-    each = [w * tree.cosines({n: x}) for w, (n, x) in zip(shares, layers.items(), strict=True)]
+    each = [w * tree.cosines({n: x}) for w, (n, x) in zip(weights, layers.items(), strict=True)]
     return torch.stack(each).sum(0)
 
 
