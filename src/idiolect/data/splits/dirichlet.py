@@ -7,7 +7,7 @@ import numpy as np
 from idiolect.core import rng
 from idiolect.core.fields import hyper
 from idiolect.data.pool import Table
-from idiolect.data.split import Divided, Rows, Split, cut, numbered
+from idiolect.data.splits.base import Divided, Rows, Split, cut, numbered
 from idiolect.errors import UserError
 
 

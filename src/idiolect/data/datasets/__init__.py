@@ -8,7 +8,7 @@ import numpy as np
 from idiolect.core.fields import describe, hyper, named
 from idiolect.data import layouts
 from idiolect.data.cache import Columns
-from idiolect.data.dataset import HALF, ByPaper, Constants, Source
+from idiolect.data.datasets.base import HALF, ByPaper, Constants, Source
 from idiolect.data.layouts import Found, Layout
 from idiolect.data.pool import Table
 from idiolect.errors import did_you_mean

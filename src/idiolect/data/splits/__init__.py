@@ -13,10 +13,10 @@ import numpy as np
 
 from idiolect.core import rng
 from idiolect.core.fields import describe, hyper, named
-from idiolect.data.dirichlet import Dirichlet
-from idiolect.data.natural import Natural
+from idiolect.data.splits.dirichlet import Dirichlet
+from idiolect.data.splits.natural import Natural
 from idiolect.data.pool import TRAIN, Table
-from idiolect.data.split import (
+from idiolect.data.splits.base import (
     Divided,
     Rows,
     Split,
