@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from idiolect.data import datasets as sources
-from idiolect.data import list_datasets, places
+from idiolect.data import datasets, decode, list_datasets, places
+from idiolect.data.datasets.mnist import Emnist, Mnist
 from idiolect.errors import UserError
 
 draw = np.random.default_rng(0)
@@ -64,34 +64,34 @@ def test_mnist_parquet_keeps_pixels_and_parts(no_data):
     train, test = grey(12), grey(5)
     write_parquet(no_data / "mnist/train.parquet", train, label=[i % 10 for i in range(12)])
     write_parquet(no_data / "mnist/test.parquet", test, label=[0, 1, 2, 3, 4])
-    table = sources.load({"name": "mnist", "rows": [12, 5]})
-    assert np.array_equal(table.x[:, 0], np.concatenate([train, test]))
-    assert table.part.tolist() == [0] * 12 + [1] * 5
-    assert table.y.tolist() == [i % 10 for i in range(12)] + [0, 1, 2, 3, 4]
-    assert table.mean == (0.1307,)
+    pool = datasets.load({"name": "mnist", "rows": [12, 5]})
+    assert np.array_equal(pool.x[:, 0], np.concatenate([train, test]))
+    assert pool.part.tolist() == [0] * 12 + [1] * 5
+    assert pool.y.tolist() == [i % 10 for i in range(12)] + [0, 1, 2, 3, 4]
+    assert pool.mean == (0.1307,)
 
 
 def test_official_row_count_is_checked_by_default(no_data):
     write_parquet(no_data / "mnist/train.parquet", grey(3), label=[0, 1, 2])
     write_parquet(no_data / "mnist/test.parquet", grey(1), label=[0])
     with pytest.raises(UserError, match="3 train and 1 test samples, expected 60000 and 10000"):
-        sources.load({"name": "mnist"})
+        datasets.load({"name": "mnist"})
 
 
 def test_row_count_is_checked_on_a_cached_copy_too(no_data):
     write_parquet(no_data / "mnist/train.parquet", grey(3), label=[0, 1, 2])
     write_parquet(no_data / "mnist/test.parquet", grey(1), label=[0])
-    sources.load({"name": "mnist", "rows": [3, 1]})
+    datasets.load({"name": "mnist", "rows": [3, 1]})
     with pytest.raises(UserError, match="expected 60000"):
-        sources.load({"name": "mnist"})
+        datasets.load({"name": "mnist"})
 
 
 def test_checksum_of_lossless_data(no_data, monkeypatch):
-    monkeypatch.setattr(sources.Mnist, "official", (3, 1))
+    monkeypatch.setattr(Mnist, "official", (3, 1))
     write_parquet(no_data / "mnist/train.parquet", grey(3), label=[0, 1, 2])
     write_parquet(no_data / "mnist/test.parquet", grey(1), label=[0])
     with pytest.raises(UserError, match="not the original data"):
-        sources.load({"name": "mnist"})
+        datasets.load({"name": "mnist"})
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -103,16 +103,16 @@ def test_fashion_mnist_from_the_debian_folder(no_data, packed):
     write_idx(folder / f"train-labels-idx1-ubyte{end}", np.arange(6), packed)
     write_idx(folder / f"t10k-images-idx3-ubyte{end}", test, packed)
     write_idx(folder / f"t10k-labels-idx1-ubyte{end}", np.array([9, 8]), packed)
-    table = sources.load({"name": "fashion_mnist", "rows": [6, 2]})
-    assert np.array_equal(table.x[:6, 0], train) and table.y.tolist() == [*range(6), 9, 8]
-    assert table.where == str(folder)
+    pool = datasets.load({"name": "fashion_mnist", "rows": [6, 2]})
+    assert np.array_equal(pool.x[:6, 0], train) and pool.y.tolist() == [*range(6), 9, 8]
+    assert pool.where == str(folder)
 
 
 def test_own_folder_comes_before_cache_and_debian(no_data):
     for root, label in ((places.DEBIAN, 1), (places.cache_dir() / "data", 2), (no_data, 3)):
         write_parquet(root / "mnist/train.parquet", grey(1), label=[label])
         write_parquet(root / "mnist/test.parquet", grey(1), label=[label])
-        assert sources.load({"name": "mnist", "rows": [1, 1]}).y.tolist() == [label, label]
+        assert datasets.load({"name": "mnist", "rows": [1, 1]}).y.tolist() == [label, label]
 
 
 def test_emnist_idx_is_set_upright(no_data):
@@ -123,10 +123,10 @@ def test_emnist_idx_is_set_upright(no_data):
         labels = np.arange(1, len(x) + 1)
         write_idx(prefix.with_name(prefix.name + "-labels-idx1-ubyte.gz"), labels, packed=True)
     section = {"name": "emnist", "variant": "letters", "rows": [4, 2]}
-    table = sources.load(section)
-    assert np.array_equal(table.x[:4, 0], train.swapaxes(1, 2))
-    assert table.y.tolist() == [0, 1, 2, 3, 0, 1] and table.classes == 26
-    turned = sources.load({**section, "upright": False})
+    pool = datasets.load(section)
+    assert np.array_equal(pool.x[:4, 0], train.swapaxes(1, 2))
+    assert pool.y.tolist() == [0, 1, 2, 3, 0, 1] and pool.classes == 26
+    turned = datasets.load({**section, "upright": False})
     assert np.array_equal(turned.x[:4, 0], train)
 
 
@@ -134,10 +134,10 @@ def test_emnist_parquet_and_variants(no_data):
     for part in ("train", "test"):
         path = no_data / f"emnist/balanced/{part}-00000-of-00001.parquet"
         write_parquet(path, grey(2), label=[46, 0])
-    assert sources.load({"name": "emnist", "rows": [2, 2]}).classes == 47
+    assert datasets.load({"name": "emnist", "rows": [2, 2]}).classes == 47
     with pytest.raises(UserError, match="did you mean 'byclass'"):
-        sources.load({"name": "emnist", "variant": "byclas"})
-    assert sources.Emnist(variant="byclass").expected == (697_932, 116_323)
+        datasets.load({"name": "emnist", "variant": "byclas"})
+    assert Emnist(variant="byclass").expected == (697_932, 116_323)
 
 
 def test_cifar10_binary(no_data):
@@ -148,17 +148,17 @@ def test_cifar10_binary(no_data):
     for i in range(5):
         (folder / f"data_batch_{i + 1}.bin").write_bytes(rows[i].tobytes())
     (folder / "test_batch.bin").write_bytes(rows[5].tobytes())
-    table = sources.load({"name": "cifar10", "rows": [5, 1]})
-    assert table.y.tolist() == [0, 1, 2, 3, 4, 5]
-    assert np.array_equal(table.x[0].ravel(), rows[0, 1:])
+    pool = datasets.load({"name": "cifar10", "rows": [5, 1]})
+    assert pool.y.tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.array_equal(pool.x[0].ravel(), rows[0, 1:])
 
 
 def test_cifar100_uses_fine_labels(no_data):
     for part in ("train", "test"):
         columns = {"coarse_label": [1, 2], "fine_label": [99, 7]}
         write_parquet(no_data / f"cifar100/{part}.parquet", colour(2), "img", **columns)
-    table = sources.load({"name": "cifar100", "rows": [2, 2], "normalize": "feddwa"})
-    assert table.y.tolist() == [99, 7, 99, 7] and table.std == (0.2023, 0.1994, 0.2010)
+    pool = datasets.load({"name": "cifar100", "rows": [2, 2], "normalize": "feddwa"})
+    assert pool.y.tolist() == [99, 7, 99, 7] and pool.std == (0.2023, 0.1994, 0.2010)
 
 
 def test_cinic10_class_folders(no_data):
@@ -169,18 +169,18 @@ def test_cinic10_class_folders(no_data):
             folder = no_data / "CINIC-10" / part / name
             folder.mkdir(parents=True)
             (folder / "cifar10-1.png").write_bytes(encode(pixels[3 * p + c]))
-    table = sources.load({"name": "cinic10", "rows": [3, 3]})
-    assert table.y.tolist() == [0, 1, 2, 0, 1, 2]
-    assert np.array_equal(table.x[3], pixels[6].transpose(2, 0, 1))
-    both = sources.load({"name": "cinic10", "rows": [6, 3], "with_valid": True})
+    pool = datasets.load({"name": "cinic10", "rows": [3, 3]})
+    assert pool.y.tolist() == [0, 1, 2, 0, 1, 2]
+    assert np.array_equal(pool.x[3], pixels[6].transpose(2, 0, 1))
+    both = datasets.load({"name": "cinic10", "rows": [6, 3], "with_valid": True})
     assert both.y.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
 
 
 def test_cinic10_parquet_with_validation(no_data):
     for part in ("train", "validation", "test"):
         write_parquet(no_data / f"cinic10/data/{part}-00000-of-00001.parquet", colour(1), label=[1])
-    assert len(sources.load({"name": "cinic10", "rows": [1, 1]})) == 2
-    assert len(sources.load({"name": "cinic10", "rows": [2, 1], "with_valid": True})) == 3
+    assert len(datasets.load({"name": "cinic10", "rows": [1, 1]})) == 2
+    assert len(datasets.load({"name": "cinic10", "rows": [2, 1], "with_valid": True})) == 3
 
 
 def test_tiny_imagenet_folders(no_data):
@@ -195,24 +195,24 @@ def test_tiny_imagenet_folders(no_data):
     (base / "val/images").mkdir(parents=True)
     (base / "val/images/val_0.JPEG").write_bytes(encode(grey(1, 64)[0], "JPEG"))
     (base / "val/val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t63\t63\n")
-    table = sources.load({"name": "tiny_imagenet", "rows": [4, 1]})
-    assert table.x.shape == (5, 3, 64, 64)  # the grey one too
-    assert table.y.tolist() == [0, 0, 1, 1, 1]  # classes in the order of their wnid
+    pool = datasets.load({"name": "tiny_imagenet", "rows": [4, 1]})
+    assert pool.x.shape == (5, 3, 64, 64)  # the grey one too
+    assert pool.y.tolist() == [0, 0, 1, 1, 1]  # classes in the order of their wnid
 
 
 def test_tiny_imagenet_parquet_uses_valid_as_test(no_data):
     for part in ("train", "valid"):
         path = no_data / f"tiny_imagenet/data/{part}-00000-of-00001-abc.parquet"
         write_parquet(path, colour(1, 64), label=[199])
-    assert sources.load({"name": "tiny_imagenet", "rows": [1, 1]}).part.tolist() == [0, 1]
+    assert datasets.load({"name": "tiny_imagenet", "rows": [1, 1]}).part.tolist() == [0, 1]
 
 
 def test_femnist_without_test_part_and_with_named_writers(no_data):
     columns = {"character": [0, 61, 5], "writer_id": ["f2", "f1", "f2"]}
     write_parquet(no_data / "femnist/data/train-00000-of-00001.parquet", grey(3), **columns)
-    table = sources.load({"name": "femnist"})
-    assert table.group_names == ("f1", "f2") and table.group.tolist() == [1, 0, 1]
-    assert not table.has_test
+    pool = datasets.load({"name": "femnist"})
+    assert pool.group_names == ("f1", "f2") and pool.group.tolist() == [1, 0, 1]
+    assert not pool.has_test
 
 
 def write_omniglot(path, n=4):
@@ -228,8 +228,8 @@ def write_omniglot(path, n=4):
 
 def test_omniglot_npz_and_its_rotations(no_data):
     write_omniglot(no_data / "omniglot.npz")
-    plain = sources.load({"name": "omniglot", "rows": [4, 0], "rotations": False})
-    turned = sources.load({"name": "omniglot", "rows": [4, 0]})
+    plain = datasets.load({"name": "omniglot", "rows": [4, 0], "rotations": False})
+    turned = datasets.load({"name": "omniglot", "rows": [4, 0]})
     assert len(plain) == 4 and len(turned) == 16
     assert turned.drawing.tolist() == [0, 1, 2, 3] * 4
     assert turned.drawer.tolist() == [1, 2, 3, 4] * 4
@@ -244,14 +244,14 @@ def test_omniglot_original_folders(no_data):
         page = np.full((105, 105), True)
         page[40:60, 40:60] = False  # black ink on white paper, one bit
         Image.fromarray(page).save(folder / "0001_07.png")
-    table = sources.load({"name": "omniglot", "rows": [2, 0], "rotations": False})
-    assert table.group_names == ("Greek", "Latin") and table.drawer.tolist() == [7, 7]
-    assert table.x[0, 0, 14, 13] == 255 and table.x[0, 0, 0, 0] == 0
+    pool = datasets.load({"name": "omniglot", "rows": [2, 0], "rotations": False})
+    assert pool.group_names == ("Greek", "Latin") and pool.drawer.tolist() == [7, 7]
+    assert pool.x[0, 0, 14, 13] == 255 and pool.x[0, 0, 0, 0] == 0
 
 
 def test_missing_dataset_says_where_and_how(no_data):
     with pytest.raises(UserError) as caught:
-        sources.load({"name": "cifar10"})
+        datasets.load({"name": "cifar10"})
     text = str(caught.value)
     assert str(no_data / "cifar10") in text and str(places.DEBIAN) in text
     assert "IDIOLECT_DATA" in text and "idiolect[hub]" in text and "\n" not in text
@@ -272,8 +272,8 @@ def test_hub_download_lands_in_the_user_cache(no_data, monkeypatch):
             write_parquet(file, grey(1), label=[3])
 
     fake_hub(monkeypatch, download)
-    table = sources.load({"name": "mnist", "rows": [1, 1]})
-    assert table.where == str(places.cache_dir() / "data/mnist/mnist")
+    pool = datasets.load({"name": "mnist", "rows": [1, 1]})
+    assert pool.where == str(places.cache_dir() / "data/mnist/mnist")
 
 
 def test_network_failure_is_one_line(no_data, monkeypatch):
@@ -282,7 +282,7 @@ def test_network_failure_is_one_line(no_data, monkeypatch):
 
     fake_hub(monkeypatch, download)
     with pytest.raises(UserError, match=r"mnist: download of ylecun/mnist failed \(no route to"):
-        sources.load({"name": "mnist"})
+        datasets.load({"name": "mnist"})
     assert not (places.cache_dir() / "data/mnist").exists()
 
 
@@ -307,7 +307,7 @@ def test_damaged_files_are_one_line(no_data, spoil, words):
     write_parquet(no_data / "mnist/test.parquet", grey(1), label=[0])
     spoil(file)
     with pytest.raises(UserError, match=words) as caught:
-        sources.load({"name": "mnist", "rows": [3, 1]})
+        datasets.load({"name": "mnist", "rows": [3, 1]})
     assert "\n" not in str(caught.value)
 
 
@@ -319,10 +319,10 @@ def test_damaged_idx_and_npz(no_data):
     file = folder / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-5])
     with pytest.raises(UserError, match="cannot be read"):
-        sources.load({"name": "fashion_mnist"})
+        datasets.load({"name": "fashion_mnist"})
     (no_data / "omniglot.npz").write_bytes(b"PK nothing")
     with pytest.raises(UserError, match="cannot be read"):
-        sources.load({"name": "omniglot"})
+        datasets.load({"name": "omniglot"})
 
 
 class TestCache:
@@ -331,15 +331,15 @@ class TestCache:
         write_parquet(no_data / "mnist/train.parquet", grey(9), label=[1] * 9)
         write_parquet(no_data / "mnist/test.parquet", grey(4), label=[2] * 4)
         decoded = []
-        real = sources.layouts.decode.parquet
+        real = decode.parquet
 
         def counted(*args, **options):
             decoded.append(1)
             return real(*args, **options)
 
-        monkeypatch.setattr(sources.layouts.decode, "parquet", counted)
+        monkeypatch.setattr(decode, "parquet", counted)
         return types.SimpleNamespace(
-            load=lambda: sources.load({"name": "mnist", "rows": [9, 4]}),
+            load=lambda: datasets.load({"name": "mnist", "rows": [9, 4]}),
             decoded=decoded,
             folder=no_data,
             cache=places.cache_dir() / "decoded",
@@ -374,8 +374,8 @@ class TestCache:
         elif how == "empty":
             file.touch()
         with caplog.at_level(logging.WARNING):
-            table = mnist.load()
-        assert np.array_equal(table.x, want) and len(mnist.decoded) == 4
+            pool = mnist.load()
+        assert np.array_equal(pool.x, want) and len(mnist.decoded) == 4
         assert len(caplog.records) == (0 if how == "gone" else 1)
         mnist.load()
         assert len(mnist.decoded) == 4
@@ -384,8 +384,8 @@ class TestCache:
         places.cache_dir().parent.mkdir(exist_ok=True)
         places.cache_dir().write_text("a file where the folder should be")
         with caplog.at_level(logging.WARNING):
-            table = mnist.load()
-        assert len(table) == 13
+            pool = mnist.load()
+        assert len(pool) == 13
         assert len(caplog.records) == 1 and "IDIOLECT_CACHE" in caplog.text
 
     def test_full_disk_is_one_warning_and_leaves_nothing(self, mnist, caplog, monkeypatch):
@@ -394,8 +394,8 @@ class TestCache:
 
         monkeypatch.setattr(np, "savez", full)
         with caplog.at_level(logging.WARNING):
-            table = mnist.load()
-        assert len(table) == 13 and "No space left" in caplog.text
+            pool = mnist.load()
+        assert len(pool) == 13 and "No space left" in caplog.text
         assert not list(mnist.cache.glob(".writing-*"))
 
 
@@ -414,4 +414,4 @@ def test_list_datasets_says_where(no_data):
     assert listed["omniglot"]["found"] == str(no_data / "omniglot.npz")
     assert listed["cifar10"]["found"] is None
     assert listed["tiny_imagenet"]["shape"] == [3, 64, 64]
-    assert sources.get({"name": "digits"}) == "scikit-learn"
+    assert datasets.get({"name": "digits"}) == "scikit-learn"

@@ -159,9 +159,9 @@ def test_lists_are_json():
     names = [d["name"] for d in json.loads(json.dumps(list_datasets()))]
     assert names[0] == "digits" and "tiny_imagenet" in names
     listed = {s["name"]: s for s in json.loads(json.dumps(list_splits()))}
-    alpha = next(f for f in listed["dirichlet"]["fields"] if f["name"] == "alpha")
+    alpha = next(f for f in listed["dirichlet"]["options"] if f["name"] == "alpha")
     assert alpha["default"] == 0.1 and alpha["type"] == "float" and alpha["doc"]
-    assert all(f["doc"] for s in listed.values() for f in s["fields"])
+    assert all(f["doc"] for s in listed.values() for f in s["options"])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Decoded datasets on disk: images as one memory-mapped .npy, the small columns beside it."""
+"""Decoded datasets on disk: the images in one .npy that is memory-mapped, the rest in a .npz."""
 
 import hashlib
 import logging
@@ -20,9 +20,10 @@ log = logging.getLogger("idiolect")
 
 
 def cached(name: str, stamps: Iterable[Path], decode: Callable[[], Columns]) -> Columns:
-    """decode(), or what it gave last time for the same files (same path, size and mtime).
+    """What decode() returns, read from disk if it was decoded before from the same files.
 
-    The column "x" comes back memory-mapped, copy on write.
+    Files are the same if path, size and time of change are. Column "x" is memory-mapped: writing to
+    it changes the copy in memory only.
     """
     folder = cache_dir() / "decoded"
     base, version = _key(name, stamps)
@@ -38,7 +39,7 @@ def cached(name: str, stamps: Iterable[Path], decode: Callable[[], Columns]) -> 
                 old.unlink(missing_ok=True)
     except OSError as error:
         log.warning(
-            "cannot cache %s in %s (%s); going on without, set IDIOLECT_CACHE to a writable folder",
+            "cannot keep a decoded copy of %s in %s (%s); set IDIOLECT_CACHE to a writable folder",
             name,
             folder,
             error.strerror or error,
@@ -48,6 +49,7 @@ def cached(name: str, stamps: Iterable[Path], decode: Callable[[], Columns]) -> 
 
 
 def _key(name: str, stamps: Iterable[Path]) -> tuple[str, str]:
+    """File name of the copy: one part for the paths, one that changes when a file changes."""
     paths, versions = hashlib.sha256(), hashlib.sha256(str(FORMAT).encode())
     for path in stamps:
         stat = path.stat()
@@ -57,7 +59,7 @@ def _key(name: str, stamps: Iterable[Path]) -> tuple[str, str]:
 
 
 def _read(images: Path, columns: Path) -> Columns | None:
-    """None when there is nothing, or nothing that can be trusted."""
+    """The decoded copy; None if there is none, or if it is damaged."""
     try:
         with columns.open("rb") as file, np.load(file, allow_pickle=False) as data:
             found: Columns = dict(data)
