@@ -2,8 +2,6 @@
 
 import hashlib
 import logging
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.files import replacing
 from idiolect.data.places import cache_dir
 
 Columns = dict[str, np.ndarray]
@@ -78,20 +77,11 @@ def _write(images: Path, columns: Path, decoded: Columns) -> None:
     x = np.ascontiguousarray(decoded["x"])
     rest: dict[str, Any] = {k: v for k, v in decoded.items() if k != "x"}
     rest["checksum"] = np.array(_checksum(x))
-    _atomically(images, lambda file: np.save(file, x, allow_pickle=False))
-    _atomically(columns, lambda file: np.savez(file, **rest))
+    with replacing(images) as draft, draft.open("wb") as file:
+        np.save(file, x, allow_pickle=False)
+    with replacing(columns) as draft, draft.open("wb") as file:
+        np.savez(file, **rest)
 
 
 def _checksum(x: np.ndarray) -> int:
     return zlib.crc32(x.reshape(-1).data)
-
-
-def _atomically(path: Path, write: Callable[..., None]) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

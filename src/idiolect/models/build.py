@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import idiolect.models.networks  # noqa: F401  so that they are registered
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
-from idiolect.models.model import Model
+from idiolect.models.networks import Model
 
 
 def build(section: dict[str, Any], shape: Shape, classes: int, seed: int = 0) -> nn.Module:
