@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,12 @@ def test_build_on_the_embedded_digits():
     other = build({"name": "digits"}, {"name": "iid", "clients": 4, "val_share": 0.1}, seed=4)
     assert all(torch.equal(a, b) for a, b in zip(fed.val, again.val, strict=True))
     assert not torch.equal(fed.train[0], other.train[0])
+
+
+def test_numpy_scalars_are_numbers():
+    split = {"name": "dirichlet", "clients": np.int64(3), "alpha": np.float32(0.5)}
+    fed = build({"name": "digits"}, split, seed=np.int64(2))
+    assert json.loads(json.dumps(describe(fed)))["info"]["seed"] == 2
 
 
 def test_describe_is_json_and_counts_every_sample():

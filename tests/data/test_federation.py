@@ -50,6 +50,17 @@ def test_inputs_scale_bytes_and_normalise():
     assert fed.inputs(fed.test[0], torch.float64).dtype == torch.float64
 
 
+def test_numpy_scalars_are_numbers():
+    fed = Federation.from_arrays(
+        [client(), client()], classes=np.int64(4), mean=np.float32(0.5), unseen=np.array([1])
+    )
+    assert (fed.classes, fed.mean, fed.unseen) == (4, (0.5,) * 4, (1,))
+    assert type(fed.classes) is int and type(fed.mean[0]) is float
+    one = torch.tensor([0])
+    rows = Federation(torch.zeros(1, 2), one, (one,), (), (one,), classes=1, mean=0.5, std=2)
+    assert (rows.mean, rows.std) == ((0.5, 0.5), (2.0, 2.0))
+
+
 def test_double_precision_is_kept():
     fed = Federation.from_arrays([client(dtype=np.float64)])
     assert fed.x.dtype == torch.float64
@@ -95,7 +106,9 @@ def test_missing_array_is_named():
         ({"std": 0.0}, "positive"),
         ({"mean": (0.1, 0.2)}, "2 values"),
         ({"mean": float("nan")}, "finite"),
+        ({"mean": "half"}, "mean must be a number or one per channel"),
         ({"classes": 0}, "at least 1"),
+        ({"classes": 2.5}, "classes must be a whole number, got 2.5"),
     ],
 )
 def test_bad_options(options, words):

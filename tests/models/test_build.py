@@ -1,5 +1,6 @@
 """Models by name and by module:Class: options, seed, checks, lists."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,7 +66,16 @@ def test_default_model_fits(shape):
     models.build({"name": models.default_model(shape)}, shape, 5)
 
 
+def test_options_are_checked_like_all_others():
+    assert models.build({"name": "mlp", "hidden": np.int64(5)}, (8,), 4).head.in_features == 5
+    assert models.resolved({}, (1, 8, 8)) == {"name": "cnn_small", "hidden": 64}
+    assert models.resolved({"name": "feddwa_cnn", "dropout": 0}, COLOUR)["dropout"] == 0.0
+    own = {"name": "my_nets:Net", "anything": 3}
+    assert models.resolved(own, COLOUR) == own
+
+
 def test_list_models_names_options():
     listed = {m["name"]: m for m in models.list_models()}
     assert listed["spfl_cnn"]["options"] == {"hidden": 500}
     assert all(m["doc"] for m in listed.values())
+    assert all(option["doc"] for m in listed.values() for option in m["fields"])
