@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from idiolect import bench
 from idiolect.bench import headline
-from idiolect.bench.job import Job, measure, pooled, random_federation, random_table
+from idiolect.bench.job import Job, measure, pooled, random_federation, random_pool
 from idiolect.bench.round_time import cpu_jobs, uneven
 from idiolect.cli.app import app
 from idiolect.errors import UserError
@@ -104,8 +104,8 @@ def test_accuracy_is_the_share_of_all_test_samples() -> None:
 
 
 def test_cpu_job_is_the_split_of_all_of_mnist(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = random_table(70_000, (1, 28, 28))
-    monkeypatch.setattr("idiolect.bench.round_time._mnist", lambda quick: table)
+    pool = random_pool(70_000, (1, 28, 28))
+    monkeypatch.setattr("idiolect.bench.round_time._mnist", lambda quick: pool)
     federation = cpu_jobs(quick=False)[0].federation
     whole = federation.sizes("train") + federation.sizes("test")
     assert int(whole.sum()) == 70_000 and len(whole) == 20

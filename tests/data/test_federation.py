@@ -1,12 +1,10 @@
 """Federation: own data, its checks, and what a model sees of it."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from idiolect.data import Federation, build, describe, list_datasets, list_splits
+from idiolect.data import Federation
 from idiolect.errors import UserError
 
 
@@ -50,6 +48,17 @@ def test_inputs_scale_bytes_and_normalise():
     assert fed.mean == (0.1, 0.1, 0.1)
     torch.testing.assert_close(out[0, :, 0, 0], torch.tensor([0.2, 0.1, 0.05]))
     assert fed.inputs(fed.test[0], torch.float64).dtype == torch.float64
+
+
+def test_numpy_scalars_are_numbers():
+    fed = Federation.from_arrays(
+        [client(), client()], classes=np.int64(4), mean=np.float32(0.5), unseen=np.array([1])
+    )
+    assert (fed.classes, fed.mean, fed.unseen) == (4, (0.5,) * 4, (1,))
+    assert type(fed.classes) is int and type(fed.mean[0]) is float
+    one = torch.tensor([0])
+    rows = Federation(torch.zeros(1, 2), one, (one,), (), (one,), classes=1, mean=0.5, std=2)
+    assert (rows.mean, rows.std) == ((0.5, 0.5), (2.0, 2.0))
 
 
 def test_double_precision_is_kept():
@@ -97,7 +106,9 @@ def test_missing_array_is_named():
         ({"std": 0.0}, "positive"),
         ({"mean": (0.1, 0.2)}, "2 values"),
         ({"mean": float("nan")}, "finite"),
+        ({"mean": "half"}, "mean must be a number or one per channel"),
         ({"classes": 0}, "at least 1"),
+        ({"classes": 2.5}, "classes must be a whole number, got 2.5"),
     ],
 )
 def test_bad_options(options, words):
@@ -131,68 +142,3 @@ def test_rows_outside_the_table():
 def test_one_class_one_sample_client_is_legal():
     fed = Federation.from_arrays([client(n=1, m=1)])
     assert fed.sizes("train").tolist() == [1]
-
-
-def test_build_on_the_embedded_digits():
-    fed = build({"name": "digits"}, {"name": "iid", "clients": 4, "val_share": 0.1}, seed=3)
-    assert fed.shape == (1, 8, 8) and fed.classes == 10
-    assert int(fed.x.max()) == 255
-    assert sum(int(fed.sizes(p).sum()) for p in ("train", "val", "test")) == 1797
-    assert fed.info["split"]["clients"] == 4 and fed.info["seed"] == 3
-    again = build({"name": "digits"}, {"name": "iid", "clients": 4, "val_share": 0.1}, seed=3)
-    other = build({"name": "digits"}, {"name": "iid", "clients": 4, "val_share": 0.1}, seed=4)
-    assert all(torch.equal(a, b) for a, b in zip(fed.val, again.val, strict=True))
-    assert not torch.equal(fed.train[0], other.train[0])
-
-
-def test_describe_is_json_and_counts_every_sample():
-    fed = build({"name": "digits"}, {"name": "shards", "clients": 5, "unseen": 2}, seed=0)
-    told = json.loads(json.dumps(describe(fed)))
-    assert told["n_clients"] == 5 and len(told["unseen"]) == 2
-    for i, row in enumerate(told["clients"]):
-        assert row["train"] == sum(row["histogram"]["train"].values()) == len(fed.train[i])
-        assert row["classes"] == len(row["histogram"]["train"])
-        assert row["unseen"] == (i in fed.unseen)
-
-
-def test_lists_are_json():
-    names = [d["name"] for d in json.loads(json.dumps(list_datasets()))]
-    assert names[0] == "digits" and "tiny_imagenet" in names
-    listed = {s["name"]: s for s in json.loads(json.dumps(list_splits()))}
-    alpha = next(f for f in listed["dirichlet"]["fields"] if f["name"] == "alpha")
-    assert alpha["default"] == 0.1 and alpha["type"] == "float" and alpha["doc"]
-    assert all(f["doc"] for s in listed.values() for f in s["fields"])
-
-
-@pytest.mark.parametrize(
-    ("data", "split", "seed", "words"),
-    [
-        ({"name": "digitss"}, {"name": "iid"}, 0, "did you mean 'digits'"),
-        ({"name": "digits", "normalise": "x"}, {"name": "iid"}, 0, "did you mean 'normalize'"),
-        ({"name": "digits", "normalize": "fedass"}, {"name": "iid"}, 0, "did you mean 'fedas'"),
-        ({"name": "digits", "normalize": "spfl"}, {"name": "iid"}, 0, "not published for digits"),
-        ({"name": "digits", "rows": [10, 2]}, {"name": "iid"}, 0, "expected 10 and 2"),
-        ({"name": "digits", "rows": 10}, {"name": "iid"}, 0, "data.rows must be"),
-        ({"name": "digits"}, {"name": "dirichelet"}, 0, "did you mean 'dirichlet'"),
-        ({"name": "digits"}, {"name": "dirichlet", "alfa": 1}, 0, "did you mean 'alpha'"),
-        ({"name": "digits"}, {"name": "dirichlet", "alpha": "a"}, 0, "must be a number"),
-        ({"name": "digits"}, {"name": "iid", "clients": 2.5}, 0, "must be a whole number"),
-        ({"name": "digits"}, {"name": "iid", "clients": None}, 0, "needs split.clients"),
-        ({"name": "digits"}, {"name": "iid", "clients": 2000}, 0, "1797 samples; lower"),
-        ({"name": "digits"}, {"name": "iid"}, -1, "seed"),
-        ({"name": "digits"}, {"name": "natural"}, 0, "femnist or omniglot"),
-        ({}, {"name": "iid"}, 0, "data needs a name"),
-        ({"name": "digits"}, {}, 0, "split needs a name"),
-    ],
-)
-def test_mistakes_in_sections_are_one_line(data, split, seed, words):
-    with pytest.raises(UserError, match=words) as caught:
-        build(data, split, seed)
-    assert "\n" not in str(caught.value)
-
-
-def test_normalize_choices():
-    half = build({"name": "digits", "normalize": "fedas"}, {"name": "iid"}, 0)
-    none = build({"name": "digits", "normalize": "pflego"}, {"name": "iid"}, 0)
-    assert half.mean == half.std == (0.5,)
-    assert none.mean is None and none.std is None

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from idiolect.data import build
-from idiolect.data import datasets as sources
+from idiolect.data import build, datasets
 
 
 @pytest.fixture(scope="session")
@@ -32,18 +31,18 @@ def real(shared_cache, monkeypatch):
 
 def test_real_mnist_is_the_original(real):
     real("mnist/train.parquet")
-    table = sources.load({"name": "mnist"})
-    assert table.x.shape == (70_000, 1, 28, 28)
+    pool = datasets.load({"name": "mnist"})
+    assert pool.x.shape == (70_000, 1, 28, 28)
 
 
 def test_real_cifar10_second_load_is_quick(real):
     real("cifar10/train.parquet")
-    sources.load({"name": "cifar10"})
+    datasets.load({"name": "cifar10"})
     start = time.perf_counter()
-    table = sources.load({"name": "cifar10"})
+    pool = datasets.load({"name": "cifar10"})
     assert time.perf_counter() - start < 2
-    assert table.x.shape == (60_000, 3, 32, 32)
-    assert np.bincount(table.y).tolist() == [6000] * 10
+    assert pool.x.shape == (60_000, 3, 32, 32)
+    assert np.bincount(pool.y).tolist() == [6000] * 10
 
 
 def test_spfl_sizes_on_mnist(real):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idiolect import methods, models
 from idiolect.data import Federation
-from idiolect.data.pool import Table
+from idiolect.data.pool import Pool
 from idiolect.data.splits import split
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.simulation import Simulation
@@ -110,26 +110,26 @@ def random_federation(
     return Federation(x, y, train, (), test, classes=10, mean=(0.5,), std=(0.5,))
 
 
-def random_table(samples: int, shape: tuple[int, ...]) -> Table:
+def random_pool(samples: int, shape: tuple[int, ...]) -> Pool:
     """Random samples of ten classes, for a split to divide."""
     x, y = _random(samples, shape)
     part = np.zeros(samples, np.uint8)
-    return Table(x.numpy(), y.numpy(), part, classes=10, where="random", mean=(0.5,), std=(0.5,))
+    return Pool(x.numpy(), y.numpy(), part, classes=10, where="random", mean=(0.5,), std=(0.5,))
 
 
-def dirichlet(table: Table, test_share: float = 0.25) -> Federation:
+def dirichlet(pool: Pool, test_share: float = 0.25) -> Federation:
     """20 clients with class shares from Dir(0.1)."""
     options = {"clients": 20, "alpha": 0.1, "min_size": 4, "test_share": test_share}
-    shares = split({"name": "dirichlet", **options}).shares(table, 0)
+    shares = split({"name": "dirichlet", **options}).shares(pool, 0)
     return Federation(
-        x=torch.from_numpy(np.ascontiguousarray(table.x)),
-        y=torch.from_numpy(np.ascontiguousarray(table.y)),
+        x=torch.from_numpy(np.ascontiguousarray(pool.x)),
+        y=torch.from_numpy(np.ascontiguousarray(pool.y)),
         train=tuple(torch.from_numpy(s.train) for s in shares),
         val=(),
         test=tuple(torch.from_numpy(s.test) for s in shares),
-        classes=table.classes,
-        mean=table.mean,
-        std=table.std,
+        classes=pool.classes,
+        mean=pool.mean,
+        std=pool.std,
     )
 
 

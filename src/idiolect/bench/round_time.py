@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from idiolect.bench.job import Job, dirichlet, random_federation, random_table
+from idiolect.bench.job import Job, dirichlet, random_federation, random_pool
 from idiolect.data import datasets
-from idiolect.data.pool import Table
+from idiolect.data.pool import Pool
 
 
 def pfllib_jobs(quick: bool, device: str = "cpu") -> list[Job]:
@@ -46,11 +46,11 @@ def cpu_jobs(quick: bool, device: str = "cpu", share: float = 1.0) -> list[Job]:
 
     Random samples of that shape where there is no MNIST, and in the quick form.
     """
-    table = _mnist(quick)
-    data = "random" if table.where == "random" else "mnist"
-    keep = slice(int((0.01 if quick else share) * len(table)))
+    pool = _mnist(quick)
+    data = "random" if pool.where == "random" else "mnist"
+    keep = slice(int((0.01 if quick else share) * len(pool)))
     federation = dirichlet(
-        Table(table.x[keep], table.y[keep], table.part[keep], 10, mean=(0.5,), std=(0.5,))
+        Pool(pool.x[keep], pool.y[keep], pool.part[keep], 10, mean=(0.5,), std=(0.5,))
     )
     return [
         Job(
@@ -66,7 +66,7 @@ def cpu_jobs(quick: bool, device: str = "cpu", share: float = 1.0) -> list[Job]:
     ]
 
 
-def _mnist(quick: bool) -> Table:
-    if quick or datasets.source({"name": "mnist"}).find() is None:
-        return random_table(70_000, (1, 28, 28))
+def _mnist(quick: bool) -> Pool:
+    if quick or datasets.dataset({"name": "mnist"}).find() is None:
+        return random_pool(70_000, (1, 28, 28))
     return datasets.load({"name": "mnist"})

@@ -16,7 +16,7 @@ from idiolect.bench.job import (
     measure,
     median_time,
     random_federation,
-    random_table,
+    random_pool,
 )
 from idiolect.data import Federation
 
@@ -28,10 +28,10 @@ def tax(device: str, quick: bool) -> list[Row]:
     batches of 16 K: clients of equal size, and 20 clients with class shares from Dir(0.1)."""
     k = 4 if quick else 100
     equal = np.full(k, 36 if quick else 640)
-    table = random_table(400 if quick else 40_000, (3, 32, 32))
+    pool = random_pool(400 if quick else 40_000, (3, 32, 32))
     cases = {
         f"{k} x {BATCH}": random_federation(equal, (3, 32, 32), train_share=0.9),
-        "20, Dir(0.1)": dirichlet(table, test_share=0.1),
+        "20, Dir(0.1)": dirichlet(pool, test_share=0.1),
     }
     rows = []
     for case, federation in cases.items():

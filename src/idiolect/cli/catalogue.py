@@ -39,25 +39,22 @@ def methods() -> list[Entry]:
 
 
 def datasets() -> list[Entry]:
-    from idiolect.data.datasets import list_datasets
+    from idiolect.data import list_datasets
 
     return list_datasets()
 
 
 def splits() -> list[Entry]:
-    from idiolect.data.splits import list_splits
+    from idiolect.data import list_splits
 
-    return [
-        {"name": entry["name"], "what": entry["about"], "options": entry["fields"]}
-        for entry in list_splits()
-    ]
+    return list_splits()
 
 
 def models() -> list[Entry]:
     from idiolect.models import list_models
 
     return [
-        {"name": entry["name"], "what": " ".join(entry["doc"].split()), "options": entry["options"]}
+        {"name": entry["name"], "what": entry["doc"], "options": entry["fields"]}
         for entry in list_models()
     ]
 

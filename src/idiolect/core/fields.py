@@ -96,7 +96,7 @@ def named(registry: Mapping[str, type[T]], section: Mapping[str, Any] | str, wha
     """{"name": "shards", "clients": 5} -> Shards(clients=5)."""
     options = {"name": section} if isinstance(section, str) else dict(section)
     name = options.pop("name", None)
-    if name is None:
+    if not isinstance(name, str):
         raise UserError(f"{what} needs a name, one of: {', '.join(sorted(registry))}")
     if name not in registry:
         raise did_you_mean(name, registry, what)
@@ -109,6 +109,8 @@ def checked(kind: type, known: dataclasses.Field[Any], value: Any) -> Any:
     try:
         value = _converted(value, hint)
     except (TypeError, ValueError):
+        if isinstance(value, str) and (words := choices(hint)):
+            raise did_you_mean(value, words, path) from None
         raise UserError(f"{path} must be {type_name(hint)}, got {value!r}") from None
     bounds = known.metadata.get("bounds", {})
     if bounds and isinstance(value, int | float) and not isinstance(value, bool):
@@ -143,6 +145,21 @@ def default_of(known: dataclasses.Field[Any]) -> Any:
 def hints(kind: type) -> dict[str, Any]:
     """The types of a dataclass's fields."""
     return typing.get_type_hints(kind)
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def choices(hint: Any) -> list[str]:
+    """The words a setting may be, if it is one of several words (or nothing)."""
+    kinds = [one for one in members(hint) if one is not type(None)]
+    if len(kinds) > 1 or typing.get_origin(kinds[0]) is not Literal:
+        return []
+    words = typing.get_args(kinds[0])
+    return list(words) if all(isinstance(word, str) for word in words) else []
 
 
 def type_name(hint: Any) -> str:
@@ -207,7 +224,7 @@ def _converted(value: Any, hint: Any) -> Any:
 
 
 def _written(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 def _word(value: Any) -> str:

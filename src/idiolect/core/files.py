@@ -16,7 +16,7 @@ TEMPORARY = ".tmp~"
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success it becomes `path`, on failure `path` stays as it was."""
-    draft = path.with_name(f".{path.name}{TEMPORARY}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         yield draft
         with open(draft, "rb") as file:

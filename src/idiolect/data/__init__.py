@@ -1,4 +1,15 @@
-"""The federation: datasets, splits, and the clients with their data."""
+"""The federation: clients with their data.
+
+datasets/       what each dataset is: shape, classes, files, normalization
+places.py       the folders that are searched, and the download
+layouts.py      finds the files of a dataset in a folder
+decode.py       decodes images and other files into arrays
+cache.py        keeps decoded datasets on disk
+pool.py         every sample of a dataset, before it is split
+splits/         how samples come to clients, one file per split
+federation.py   the clients with their data, also from your own arrays
+build.py        all of the above, from the sections of a config
+"""
 
 from idiolect.data.build import build, describe
 from idiolect.data.datasets import get, list_datasets

@@ -1,4 +1,4 @@
-"""From config sections to a Federation, and back to a description of it."""
+"""Builds a Federation from the sections of a config, and describes one."""
 
 from typing import Any
 
@@ -11,28 +11,29 @@ from idiolect.data.federation import PARTS, Federation
 
 
 def build(data: dict[str, Any], split: dict[str, Any], seed: int = 0) -> Federation:
-    """The federation of a run: same sections and seed, same clients.
+    """The federation of a run. The same sections and seed give the same clients.
 
     >>> fed = build({"name": "digits"}, {"name": "dirichlet", "clients": 10, "alpha": 0.3}, 0)
     """
-    how = splits.split(split)  # first: a mistake in it should not wait for the data
-    rng.keyed(seed)
-    table = datasets.load(data)
-    shares = how.shares(table, seed)
+    how, dataset = splits.split(split), datasets.dataset(data)
+    seed = seed.item() if isinstance(seed, np.generic) else seed
+    rng.keyed(seed)  # like the lines above, so that a mistake is found before the data is read
+    pool = dataset.load()
+    shares = how.shares(pool, seed)
     return Federation(
-        x=torch.from_numpy(np.ascontiguousarray(table.x)),
-        y=torch.from_numpy(np.ascontiguousarray(table.y)),
+        x=torch.from_numpy(np.ascontiguousarray(pool.x)),
+        y=torch.from_numpy(np.ascontiguousarray(pool.y)),
         train=tuple(torch.from_numpy(s.train) for s in shares),
         val=tuple(torch.from_numpy(s.val) for s in shares),
         test=tuple(torch.from_numpy(s.test) for s in shares),
-        classes=table.classes,
-        mean=table.mean,
-        std=table.std,
+        classes=pool.classes,
+        mean=pool.mean,
+        std=pool.std,
         names=tuple(s.name for s in shares),
         unseen=how.held_out(len(shares), seed),
         info={
-            "source": {**datasets.resolved(data), "where": table.where},
-            "split": splits.resolved(split),
+            "source": {**dataset.resolved(), "where": pool.where},
+            "split": how.resolved(),
             "seed": seed,
         },
     )

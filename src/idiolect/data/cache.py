@@ -1,9 +1,7 @@
-"""Decoded datasets on disk: images as one memory-mapped .npy, the small columns beside it."""
+"""Decoded datasets on disk: the images in one .npy that is memory-mapped, the rest in a .npz."""
 
 import hashlib
 import logging
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.files import replacing
 from idiolect.data.places import cache_dir
 
 Columns = dict[str, np.ndarray]
@@ -20,9 +19,10 @@ log = logging.getLogger("idiolect")
 
 
 def cached(name: str, stamps: Iterable[Path], decode: Callable[[], Columns]) -> Columns:
-    """decode(), or what it gave last time for the same files (same path, size and mtime).
+    """What decode() returns, read from disk if it was decoded before from the same files.
 
-    The column "x" comes back memory-mapped, copy on write.
+    Files are the same if path, size and time of change are. Column "x" is memory-mapped: writing to
+    it changes the copy in memory only.
     """
     folder = cache_dir() / "decoded"
     base, version = _key(name, stamps)
@@ -38,7 +38,7 @@ def cached(name: str, stamps: Iterable[Path], decode: Callable[[], Columns]) -> 
                 old.unlink(missing_ok=True)
     except OSError as error:
         log.warning(
-            "cannot cache %s in %s (%s); going on without, set IDIOLECT_CACHE to a writable folder",
+            "cannot keep a decoded copy of %s in %s (%s); set IDIOLECT_CACHE to a writable folder",
             name,
             folder,
             error.strerror or error,
@@ -48,6 +48,7 @@ def cached(name: str, stamps: Iterable[Path], decode: Callable[[], Columns]) -> 
 
 
 def _key(name: str, stamps: Iterable[Path]) -> tuple[str, str]:
+    """File name of the copy: one part for the paths, one that changes when a file changes."""
     paths, versions = hashlib.sha256(), hashlib.sha256(str(FORMAT).encode())
     for path in stamps:
         stat = path.stat()
@@ -57,7 +58,7 @@ def _key(name: str, stamps: Iterable[Path]) -> tuple[str, str]:
 
 
 def _read(images: Path, columns: Path) -> Columns | None:
-    """None when there is nothing, or nothing that can be trusted."""
+    """The decoded copy; None if there is none, or if it is damaged."""
     try:
         with columns.open("rb") as file, np.load(file, allow_pickle=False) as data:
             found: Columns = dict(data)
@@ -76,20 +77,11 @@ def _write(images: Path, columns: Path, decoded: Columns) -> None:
     x = np.ascontiguousarray(decoded["x"])
     rest: dict[str, Any] = {k: v for k, v in decoded.items() if k != "x"}
     rest["checksum"] = np.array(_checksum(x))
-    _atomically(images, lambda file: np.save(file, x, allow_pickle=False))
-    _atomically(columns, lambda file: np.savez(file, **rest))
+    with replacing(images) as draft, draft.open("wb") as file:
+        np.save(file, x, allow_pickle=False)
+    with replacing(columns) as draft, draft.open("wb") as file:
+        np.savez(file, **rest)
 
 
 def _checksum(x: np.ndarray) -> int:
     return zlib.crc32(x.reshape(-1).data)
-
-
-def _atomically(path: Path, write: Callable[..., None]) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -1,4 +1,4 @@
-"""File formats: parquet with encoded images, IDX, CIFAR's binary batches, image files."""
+"""Decoding of files into arrays: PNG and JPEG images, parquet, IDX, CIFAR's binary batches."""
 
 import gzip
 import io
@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from idiolect.errors import UserError
 
-BLOCK = 1024  # images per task: long enough that threads do not wait for each other
+IMAGES_PER_TASK = 1024  # so many that threads do not wait for each other
 
 
 def images(
@@ -32,7 +32,7 @@ def images(
     out = np.empty((len(encoded), height, width, channels), dtype=np.uint8)
 
     def block(start: int) -> None:
-        for i in range(start, min(start + BLOCK, len(encoded))):
+        for i in range(start, min(start + IMAGES_PER_TASK, len(encoded))):
             item = encoded[i]
             try:
                 with Image.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
@@ -47,15 +47,15 @@ def images(
                 raise UserError(f"{what}: image {i} is {size}, expected {height}x{width}")
             out[i] = pixels.reshape(height, width, channels)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        list(pool.map(block, range(0, len(encoded), BLOCK)))
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        list(threads.map(block, range(0, len(encoded), IMAGES_PER_TASK)))
     return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
 
 
 def parquet(
     files: Sequence[Path], shape: tuple[int, ...], **columns: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Hub layout: an image column of {bytes, path} and plain columns.
+    """Parquet files as on the Hugging Face hub: a column of encoded images, and plain columns.
 
     `columns` gives the possible names of each wanted column; "image" is the encoded one.
     """

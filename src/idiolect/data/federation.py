@@ -1,5 +1,6 @@
-"""The clients with their data: every sample once, and which client uses it for what."""
+"""Federation: the clients with their data."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,36 +16,38 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """N clients over one table of samples; each part of a client is a tensor of row numbers.
+    """N clients and their samples. Every sample is stored once, in `x` and `y`; the training,
+    validation and test part of a client are tensors of row numbers.
 
-    `x` is uint8 (a model sees x / 255) or float, [M, C, H, W] for images and [M, D] for vectors.
-    `mean` and `std` are per channel and apply after the division by 255.
+    `x` is uint8 (a model sees x / 255) or floating point, [M, C, H, W] for images and [M, D] for
+    vectors. `mean` and `std` are per channel and apply after the division by 255.
     """
 
     x: Tensor
-    y: Tensor
-    train: tuple[Tensor, ...]
-    val: tuple[Tensor, ...]
+    y: Tensor  # [M], int64
+    train: tuple[Tensor, ...]  # of every client: row numbers
+    val: tuple[Tensor, ...]  # empty: no client has a validation part
     test: tuple[Tensor, ...]
     classes: int
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    names: tuple[str, ...] = ()
-    unseen: tuple[int, ...] = ()
-    info: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  # not given: "0", "1", ...
+    unseen: tuple[int, ...] = ()  # clients that never take part in training
+    info: dict[str, Any] = field(default_factory=dict)  # where the data comes from
 
     def __post_init__(self) -> None:
-        # Frozen, so the few values that have a usual short form are filled in here.
+        # The class is frozen: what has a short form is replaced by its full form here.
         def fill(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        for part in ("train", "val", "test"):
+        for part in PARTS:
             fill(part, tuple(torch.as_tensor(rows) for rows in getattr(self, part)))
         if not self.val:
             fill("val", tuple(torch.empty(0, dtype=torch.int64) for _ in self.train))
         fill("names", tuple(self.names) or tuple(str(i) for i in range(len(self.train))))
         fill("unseen", tuple(sorted(int(i) for i in self.unseen)))
-        self._check_table()
+        fill("classes", _whole("classes", self.classes))
+        self._check_samples()
         for name in ("mean", "std"):
             fill(name, _per_channel(name, getattr(self, name), self.shape[0]))
         if self.std is not None and min(self.std) <= 0:
@@ -67,13 +70,13 @@ class Federation:
         return tuple(i for i in range(self.n_clients) if i not in held_out)
 
     def sizes(self, part: str) -> Tensor:
-        """Samples per client in "train", "val" or "test": int64 [N]."""
+        """Number of samples of every client in "train", "val" or "test": int64 [N]."""
         if part not in PARTS:
             raise UserError(f"unknown part '{part}'; known: {', '.join(PARTS)}")
         return torch.tensor([len(rows) for rows in getattr(self, part)], dtype=torch.int64)
 
     def inputs(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Samples as a model sees them: floating point, scaled and normalised."""
+        """Samples as a model sees them: floating point, divided by 255 if uint8, normalised."""
         x = self.x[rows]
         x = x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
         across = (1, -1) + (1,) * (x.ndim - 2)
@@ -83,7 +86,7 @@ class Federation:
             x = x / torch.tensor(self.std, dtype=dtype).view(across)
         return x
 
-    def _check_table(self) -> None:
+    def _check_samples(self) -> None:
         x, y = self.x, self.y
         if x.ndim < 2:
             raise UserError(f"x must be [M, D] or [M, C, H, W], got shape {tuple(x.shape)}")
@@ -156,8 +159,9 @@ class Federation:
         names: Sequence[str] | None = None,
         unseen: Sequence[int] = (),
     ) -> "Federation":
-        """Your own data: one mapping per client with x_train, y_train, x_test, y_test and, if you
-        have a validation part, x_val, y_val; numpy arrays or tensors."""
+        """A federation of your own data. Give one mapping per client with x_train, y_train, x_test
+        and y_test, and with x_val and y_val if you have a validation part. Values are NumPy arrays
+        or tensors. Not given, `classes` is the largest label plus one."""
         xs: list[Tensor] = []
         ys: list[Tensor] = []
         parts: dict[str, list[Tensor]] = {part: [] for part in PARTS}
@@ -187,34 +191,43 @@ class Federation:
             val=tuple(parts["val"]),
             test=tuple(parts["test"]),
             classes=int(y.max()) + 1 if classes is None else classes,
-            mean=_tuple(mean),
-            std=_tuple(std),
+            mean=mean,  # type: ignore[arg-type]  # a number, too: it is for every channel
+            std=std,  # type: ignore[arg-type]
             names=tuple(str(name) for name in names) if names is not None else (),
             unseen=tuple(unseen),
             info={"source": {"name": "arrays"}},
         )
 
 
-def _tuple(value: Sequence[float] | float | None) -> tuple[float, ...] | None:
-    if value is None:
-        return None
-    return tuple(float(v) for v in np.atleast_1d(np.asarray(value, dtype=np.float64)))
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UserError(f"{name} must be a whole number, got {value!r}") from None
 
 
-def _per_channel(name: str, value: tuple[float, ...] | None, channels: int) -> object:
+def _per_channel(
+    name: str, value: Sequence[float] | float | None, channels: int
+) -> tuple[float, ...] | None:
+    """One value per channel; a single value is for every channel."""
     if value is None:
         return None
-    if len(value) not in (1, channels):
-        raise UserError(f"{name} has {len(value)} values but samples have {channels} channels")
-    if not np.isfinite(value).all():
-        raise UserError(f"{name} must be finite, got {value}")
-    return tuple(float(v) for v in value) * (channels if len(value) == 1 else 1)
+    try:
+        values = np.atleast_1d(np.asarray(value, dtype=np.float64)).tolist()
+    except (TypeError, ValueError):
+        raise UserError(f"{name} must be a number or one per channel, got {value!r}") from None
+    if len(values) not in (1, channels):
+        raise UserError(f"{name} has {len(values)} values but samples have {channels} channels")
+    if not np.isfinite(values).all():
+        raise UserError(f"{name} must be finite, got {tuple(values)}")
+    return tuple(values) * (channels if len(values) == 1 else 1)
 
 
 def _finite_rows(x: Tensor) -> Tensor:
+    """[M], whether a sample has neither NaN nor infinite values."""
     if not x.is_floating_point():
         return torch.ones(len(x), dtype=torch.bool)
-    # In blocks, so that a memory-mapped table is not doubled in memory.
+    # In blocks, so that a memory-mapped x is not doubled in memory.
     starts = range(0, len(x), 8192)
     blocks = [torch.isfinite(x[i : i + 8192]).flatten(1).all(1) for i in starts]
     return torch.cat(blocks) if blocks else torch.ones(0, dtype=torch.bool)
@@ -233,7 +246,7 @@ def _check_keys(i: int, client: Mapping[str, Any]) -> None:
 
 
 def _pair(i: int, part: str, client: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """One part of one client as (x, y), in the forms a Federation holds."""
+    """x and y of one part of one client, in the types that a Federation holds."""
     if f"x_{part}" not in client:
         return torch.empty(0, 1), torch.empty(0, dtype=torch.int64)
     try:

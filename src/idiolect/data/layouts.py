@@ -1,4 +1,7 @@
-"""Ways a dataset lies in a folder. Each finds its files quickly and decodes them when asked."""
+"""Finding the files of a dataset in a folder: one function for each way they may lie there.
+
+A layout looks for its files, which is quick, and returns how to decode them, which is not.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from idiolect.data import decode
 from idiolect.data.cache import Columns
@@ -17,9 +19,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Found:
-    """A dataset on disk: `stamps` change when it changes."""
+    """A dataset that was found: where, how to decode it, and the files whose size or time changes
+    when it changes (none: decoding it is so quick that no decoded copy is kept)."""
 
-    where: Path
+    where: Path | str
     stamps: tuple[Path, ...]
     decode: Callable[[], Columns]
 
@@ -51,7 +54,7 @@ def parquet(
 
     def read(train: list[Path], held: list[Path]) -> Columns:
         parts = [decode.parquet(files, shape, **wanted) for files in (train, held) if files]
-        return _joined(parts)
+        return joined(parts)
 
     return find
 
@@ -79,7 +82,7 @@ def idx(train: str, test: str, turned: bool = False, first_label: int = 0) -> La
             x = decode.idx(images)
             x = x.swapaxes(1, 2) if turned else x
             parts.append({"x": x[:, None], "y": decode.idx(labels).astype(np.int64) - first_label})
-        return _joined(parts)
+        return joined(parts)
 
     return find
 
@@ -97,7 +100,7 @@ def cifar_binary(sub: str, train: Sequence[str], test: str, label_bytes: int) ->
     def read(files: tuple[Path, ...]) -> Columns:
         each = [decode.cifar_binary(f, label_bytes) for f in files]
         x, y = (np.concatenate([pair[i] for pair in each[:-1]]) for i in (0, 1))
-        return _joined([{"x": x, "y": y}, {"x": each[-1][0], "y": each[-1][1]}])
+        return joined([{"x": x, "y": y}, {"x": each[-1][0], "y": each[-1][1]}])
 
     return find
 
@@ -109,109 +112,30 @@ def class_folders(shape: Shape, train: Sequence[str], test: str) -> Layout:
         if not all((folder / part).is_dir() for part in (*train, test)):
             return None
         parts = [[folder / part for part in train], [folder / test]]
-        labels = [_folders(p) for p in (*parts[0], *parts[1])]
+        labels = [folders(p) for p in (*parts[0], *parts[1])]
         return Found(folder, tuple(f for fs in labels for f in fs), partial(read, parts))
 
     def read(parts: list[list[Path]]) -> Columns:
-        names = sorted({f.name for part in parts for p in part for f in _folders(p)})
+        names = sorted({f.name for part in parts for p in part for f in folders(p)})
         decoded = []
         for part in parts:
-            paths = [f for p in part for c in _folders(p) for f in _files(c)]
+            paths = [f for p in part for c in folders(p) for f in files(c)]
             y = np.array([names.index(f.parent.name) for f in paths])
             decoded.append({"x": decode.images(paths, shape, str(part[0])), "y": y})
-        return _joined(decoded)
+        return joined(decoded)
 
     return find
 
 
-def tiny_imagenet_folders(shape: Shape) -> Layout:
-    """tiny-imagenet-200: train/<wnid>/images, and val with its annotation file as test part."""
-
-    def find(folder: Path) -> Found | None:
-        for base in (folder, folder / "tiny-imagenet-200"):
-            notes = base / "val" / "val_annotations.txt"
-            if (base / "wnids.txt").is_file() and notes.is_file():
-                stamps = (base / "wnids.txt", notes, *_folders(base / "train"))
-                return Found(base, stamps, partial(read, base))
-        return None
-
-    def read(base: Path) -> Columns:
-        number = {w: i for i, w in enumerate(sorted((base / "wnids.txt").read_text().split()))}
-        train = [f for w in number for f in _files(base / "train" / w / "images")]
-        lines = (base / "val" / "val_annotations.txt").read_text().splitlines()
-        notes = [line.split("\t")[:2] for line in lines if line.strip()]
-        held = [base / "val" / "images" / name for name, _ in notes]
-        y = np.array([number[f.parent.parent.name] for f in train])
-        y_held = np.array([number.get(wnid, -1) for _, wnid in notes])
-        return _joined(
-            [
-                {"x": decode.images(train, shape, str(base / "train")), "y": y},
-                {"x": decode.images(held, shape, str(base / "val")), "y": y_held},
-            ]
-        )
-
-    return find
-
-
-def omniglot_npz(folder: Path) -> Found | None:
-    """omniglot.npz with 28x28 drawings (ink bright), class, alphabet and drawer of each."""
-    for file in (folder / "omniglot.npz", folder.parent / "omniglot.npz"):
-        if file.is_file():
-            return Found(file, (file,), partial(_read_omniglot_npz, file))
-    return None
-
-
-def _read_omniglot_npz(file: Path) -> Columns:
-    with np.load(file, allow_pickle=False) as data:
-        return {
-            "x": data["images28"][:, None],
-            "y": data["class_id"].astype(np.int64),
-            "part": np.full(len(data["class_id"]), TRAIN, np.uint8),
-            "group": data["alphabet_id"].astype(np.int64),
-            "group_names": data["alphabet_names"],
-            "drawer": data["drawer_id"].astype(np.int64),
-        }
-
-
-def omniglot_folders(folder: Path) -> Found | None:
-    """The authors' images_background and images_evaluation: alphabet/character/0001_01.png."""
-    for base in (folder, folder / "python", folder / "omniglot-py"):
-        sets = [base / "images_background", base / "images_evaluation"]
-        if all(s.is_dir() for s in sets):
-            alphabets = sorted((a for s in sets for a in _folders(s)), key=lambda a: a.name)
-            stamps = tuple(c for a in alphabets for c in _folders(a))
-            return Found(base, stamps, partial(_read_omniglot_folders, alphabets))
-    return None
-
-
-def _read_omniglot_folders(alphabets: list[Path]) -> Columns:
-    characters = [(i, c) for i, a in enumerate(alphabets) for c in _folders(a)]
-    rows = [(i, k, f) for k, (i, c) in enumerate(characters) for f in sorted(c.glob("*.png"))]
-
-    def prepare(image: Image.Image) -> Image.Image:
-        # PFLEGO: invert, grey, 28x28.
-        return ImageOps.invert(image.convert("L")).resize((28, 28), Image.Resampling.BILINEAR)
-
-    files = [f for _, _, f in rows]
-    return {
-        "x": decode.images(files, (1, 28, 28), str(alphabets[0].parent), prepare),
-        "y": np.array([k for _, k, _ in rows]),
-        "part": np.full(len(rows), TRAIN, np.uint8),
-        "group": np.array([i for i, _, _ in rows]),
-        "group_names": np.array([a.name for a in alphabets]),
-        "drawer": np.array([int(f.stem.split("_")[1]) for f in files]),
-    }
-
-
-def _folders(path: Path) -> list[Path]:
+def folders(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
 
 
-def _files(path: Path) -> list[Path]:
+def files(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else []
 
 
-def _joined(parts: Iterable[Columns]) -> Columns:
+def joined(parts: Iterable[Columns]) -> Columns:
     """Train rows, then test rows (if any); group values become numbers into their names."""
     parts = list(parts)
     out = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}

@@ -1,4 +1,4 @@
-"""Where datasets are looked for, and how they are fetched."""
+"""The folders in which datasets are looked for, and the download of one into the cache folder."""
 
 import importlib.util
 import os
@@ -27,8 +27,8 @@ def hub_installed() -> bool:
     return importlib.util.find_spec("huggingface_hub") is not None
 
 
-def fetch(name: str, repository: str) -> Path:
-    """Copy a hub dataset's parquet files to the user's cache; all of them or none."""
+def download(name: str, repository: str) -> Path:
+    """Download a dataset's parquet files from the Hugging Face hub; all of them or none."""
     from huggingface_hub import snapshot_download
 
     target = cache_dir() / "data" / name

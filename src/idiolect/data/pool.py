@@ -1,6 +1,6 @@
-"""A dataset in memory: what a source gives and a split divides."""
+"""Pool: every sample of a dataset once, before it is split over clients."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +9,8 @@ TRAIN, TEST = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Every sample of a dataset once, in the order of its files."""
+class Pool:
+    """Every sample of a dataset once, in the order of its files. A split divides it."""
 
     x: NDArray[np.uint8]  # [M, C, H, W]
     y: NDArray[np.int64]  # [M]
@@ -20,15 +20,14 @@ class Table:
     group_names: tuple[str, ...] = ()
     drawer: NDArray[np.int64] | None = None  # [M], who drew it (Omniglot)
     drawing: NDArray[np.int64] | None = None  # [M], equal for rotations of one drawing
-    where: str = ""
-    mean: tuple[float, ...] | None = None
+    where: str = ""  # the files it was read from
+    mean: tuple[float, ...] | None = None  # per channel, after the division by 255
     std: tuple[float, ...] | None = None
-    info: dict[str, object] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y)
 
     @property
     def has_test(self) -> bool:
-        """Did the authors set a test part aside?"""
+        """Whether the authors set a test part aside."""
         return bool((self.part == TEST).any())

@@ -1,5 +1,5 @@
 """Networks by name, and your own by `module:Class`."""
 
-from idiolect.models.networks import build, default_model, list_models
+from idiolect.models.build import build, default_model, list_models, resolved
 
-__all__ = ["build", "default_model", "list_models"]
+__all__ = ["build", "default_model", "list_models", "resolved"]

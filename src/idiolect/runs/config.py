@@ -289,12 +289,7 @@ def _complete(config: Config) -> Config:
 
     data = datasets.resolved(config["data"])
     split = splits.resolved(config["split"])
-    model = dict(config["model"])
-    model.setdefault("name", models.default_model(datasets.source(data).shape))
-    known = {entry["name"]: entry["options"] for entry in models.list_models()}
-    if ":" not in str(model["name"]) and model["name"] not in known:
-        raise did_you_mean(model["name"], known, "model")
-    model = {"name": model["name"], **known.get(model["name"], {}), **model}
+    model = models.resolved(config["model"], datasets.dataset(data).shape)
     plain: Config = json.loads(json.dumps({**config, "data": data, "split": split, "model": model}))
     return plain
 

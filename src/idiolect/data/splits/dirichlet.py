@@ -6,8 +6,8 @@ import numpy as np
 
 from idiolect.core import rng
 from idiolect.core.fields import hyper
-from idiolect.data.pool import Table
-from idiolect.data.split import Divided, Rows, Split, cut, numbered
+from idiolect.data.pool import Pool
+from idiolect.data.splits.base import Divided, Rows, Split, cut, numbered
 from idiolect.errors import UserError
 
 
@@ -30,18 +30,18 @@ class Dirichlet(Split):
 
     name = "dirichlet"
 
-    def divide(self, table: Table, seed: int) -> Divided:
-        if self.min_size * self.n > len(table):
+    def divide(self, pool: Pool, seed: int) -> Divided:
+        if self.min_size * self.n > len(pool):
             raise UserError(
                 f"{self.n} clients with split.min_size {self.min_size} need"
-                f" {self.n * self.min_size} samples, the data has {len(table)};"
+                f" {self.n * self.min_size} samples, the data has {len(pool)};"
                 " lower one of them"
             )
-        ends = self._ends(np.bincount(table.y, minlength=table.classes), seed)
+        ends = self._ends(np.bincount(pool.y, minlength=pool.classes), seed)
         held: list[list[Rows]] = [[] for _ in range(self.n)]
-        for c in range(table.classes):
+        for c in range(pool.classes):
             rows = rng.keyed(seed, "dirichlet", "shuffle", c).permutation(
-                np.flatnonzero(table.y == c)
+                np.flatnonzero(pool.y == c)
             )
             for i, piece in enumerate(np.split(rows, ends[c][:-1])):
                 held[i].append(piece)

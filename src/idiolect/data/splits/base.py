@@ -1,24 +1,24 @@
-"""What all splits share: options, checks, validation part, clients held out."""
+"""Split: what all splits share. Options, checks, validation part, clients held out."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idiolect.core import rng
-from idiolect.core.fields import Checked, hyper
-from idiolect.data.pool import TEST, TRAIN, Table
+from idiolect.core.fields import hyper
+from idiolect.core.registry import Named
+from idiolect.data.pool import TEST, TRAIN, Pool
 from idiolect.errors import UserError
 
-STAND_IN = "test share, used only if the dataset has no test part of its own"
 Rows = NDArray[np.int64]
 Divided = dict[str, tuple[Rows, Rows]]
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one client holds: row numbers of the table."""
+    """What one client holds: row numbers of the pool."""
 
     name: str
     train: Rows
@@ -27,18 +27,20 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Split(Checked):
-    """How samples come to clients. Fields are the options of `split:`."""
+class Split(Named):
+    """How the samples of a pool come to clients. Fields are the options of `split:`."""
 
     clients: int | None = hyper(20, "number of clients", min=1)
     val_share: float = hyper(
         0.0, "share of each client's training samples kept for validation", min=0, below=1
     )
     unseen: int = hyper(0, "clients, chosen by seed, that never take part in training", min=0)
-    test_share: float = hyper(0.2, STAND_IN, above=0, below=1)
+    test_share: float = hyper(
+        0.2, "test share, used only if the dataset has no test part of its own", above=0, below=1
+    )
 
-    name: ClassVar[str]
-    section: ClassVar[str] = "split"
+    section = "split"
+    registry: ClassVar[dict[str, type[Any]]] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,21 +54,21 @@ class Split(Checked):
             raise UserError(f"split '{self.name}' needs split.clients")
         return self.clients
 
-    def divide(self, table: Table, seed: int) -> Divided:
+    def divide(self, pool: Pool, seed: int) -> Divided:
         """Client name -> training and test rows."""
         raise NotImplementedError
 
-    def shares(self, table: Table, seed: int) -> list[Share]:
-        """divide(), with the validation part carved from each client's training rows.
+    def shares(self, pool: Pool, seed: int) -> list[Share]:
+        """What divide() gives to every client, less a validation part of its training rows.
 
         Rows keep the order divide() gave them: methods with a fixed batch order see it.
         """
-        if self.clients is not None and self.clients > len(table):
+        if self.clients is not None and self.clients > len(pool):
             raise UserError(
-                f"split.clients is {self.clients} but the data has {len(table)} samples; lower it"
+                f"split.clients is {self.clients} but the data has {len(pool)} samples; lower it"
             )
         shares = []
-        for i, (name, (train, test)) in enumerate(self.divide(table, seed).items()):
+        for i, (name, (train, test)) in enumerate(self.divide(pool, seed).items()):
             val = train[:0]
             if self.val_share:
                 kept, rest = cut(rng.keyed(seed, "val", i).permutation(len(train)), self.val_share)
@@ -89,32 +91,33 @@ class Split(Checked):
 
 
 def numbered(train: list[Rows], test: list[Rows]) -> Divided:
-    """Clients without names of their own: "0", "1", ..."""
+    """Clients that have no names are called "0", "1", ..."""
     return {str(i): pair for i, pair in enumerate(zip(train, test, strict=True))}
 
 
 def cut(rows: Rows, share: float) -> tuple[Rows, Rows]:
-    """All but the last `share`, and the last `share`; the first part is rounded down."""
+    """Two parts: the last `share` of the rows is the second. The first is rounded down."""
     kept = int(len(rows) * (1 - share) + 1e-9)
     return rows[:kept], rows[kept:]
 
 
-def own_parts(table: Table, test_share: float, seed: int) -> dict[str, Rows]:
-    """The authors' training and test rows; else a random `test_share` of every class for test."""
-    if table.has_test:
+def train_and_test(pool: Pool, test_share: float, seed: int) -> dict[str, Rows]:
+    """Training and test rows as the dataset's authors divided them. If they did not, a random
+    `test_share` of every class is for testing."""
+    if pool.has_test:
         return {
-            "train": np.flatnonzero(table.part == TRAIN),
-            "test": np.flatnonzero(table.part == TEST),
+            "train": np.flatnonzero(pool.part == TRAIN),
+            "test": np.flatnonzero(pool.part == TEST),
         }
     pairs = [
         cut(
-            rng.keyed(seed, "test part", c).permutation(np.flatnonzero(table.y == c)),
+            rng.keyed(seed, "test part", c).permutation(np.flatnonzero(pool.y == c)),
             test_share,
         )
-        for c in range(table.classes)
+        for c in range(pool.classes)
     ]
-    joined = [np.sort(np.concatenate(rows)) for rows in zip(*pairs, strict=True)]
-    return dict(zip(("train", "test"), joined, strict=True))
+    parts = [np.sort(np.concatenate(rows)) for rows in zip(*pairs, strict=True)]
+    return dict(zip(("train", "test"), parts, strict=True))
 
 
 def enough(rows: Rows, pieces: int, what: str) -> None:
@@ -123,3 +126,9 @@ def enough(rows: Rows, pieces: int, what: str) -> None:
         raise UserError(
             f"{len(rows)} {what} samples cannot be dealt to {pieces} pieces; lower split.clients"
         )
+
+
+def at_most_classes(key: str, value: int, pool: Pool) -> None:
+    """No client can have more classes than the data has."""
+    if value > pool.classes:
+        raise UserError(f"split.{key} is {value} but the data has {pool.classes} classes; lower it")

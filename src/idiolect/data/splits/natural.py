@@ -6,8 +6,8 @@ import numpy as np
 
 from idiolect.core import rng
 from idiolect.core.fields import hyper
-from idiolect.data.pool import TEST, TRAIN, Table
-from idiolect.data.split import Divided, Rows, Split, cut
+from idiolect.data.pool import TEST, TRAIN, Pool
+from idiolect.data.splits.base import Divided, Rows, Split, cut
 from idiolect.errors import UserError
 
 
@@ -29,13 +29,13 @@ class Natural(Split):
 
     name = "natural"
 
-    def divide(self, table: Table, seed: int) -> Divided:
-        if table.group is None:
+    def divide(self, pool: Pool, seed: int) -> Divided:
+        if pool.group is None:
             raise UserError("split 'natural' needs data with writers: femnist or omniglot")
         divided: Divided = {}
-        for g, name in enumerate(table.group_names):
-            rows = np.flatnonzero(table.group == g)
-            train, test = self._parts(table, rows, g, seed)
+        for g, name in enumerate(pool.group_names):
+            rows = np.flatnonzero(pool.group == g)
+            train, test = self._parts(pool, rows, g, seed)
             if len(rows) >= self.min_size and len(train) and len(test):
                 divided[name] = (train, test)
         if not divided:
@@ -51,16 +51,16 @@ class Natural(Split):
         names = list(divided)
         return {names[i]: divided[names[i]] for i in kept}
 
-    def _parts(self, table: Table, rows: Rows, g: int, seed: int) -> tuple[Rows, Rows]:
-        if table.has_test:
-            return rows[table.part[rows] == TRAIN], rows[table.part[rows] == TEST]
+    def _parts(self, pool: Pool, rows: Rows, g: int, seed: int) -> tuple[Rows, Rows]:
+        if pool.has_test:
+            return rows[pool.part[rows] == TRAIN], rows[pool.part[rows] == TEST]
         draw = rng.keyed(seed, "natural", "test", g)
-        if table.drawing is None:
+        if pool.drawing is None:
             return cut(draw.permutation(rows), self.test_share)
         train, test = [], []
-        for c in np.unique(table.y[rows]):
-            mine = rows[table.y[rows] == c]
-            unit = mine if self.paper_split else table.drawing[mine]
+        for c in np.unique(pool.y[rows]):
+            mine = rows[pool.y[rows] == c]
+            unit = mine if self.paper_split else pool.drawing[mine]
             kept, _ = cut(draw.permutation(np.unique(unit)), self.test_share)
             chosen = np.isin(unit, kept)
             train.append(mine[chosen])

@@ -1,0 +1,29 @@
+"""scikit-learn's digits: the dataset that every machine has."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from idiolect.data.cache import Columns
+from idiolect.data.datasets.base import Dataset
+from idiolect.data.layouts import Found
+from idiolect.data.pool import TRAIN
+
+
+@dataclass(frozen=True)
+class Digits(Dataset):
+    """scikit-learn's handwritten digits, 8x8 grey; always there, no test part of its own."""
+
+    name = "digits"
+    shape = (1, 8, 8)
+    official = (1797, 0)
+
+    def find(self) -> Found:
+        return Found("scikit-learn", (), self._read)
+
+    def _read(self) -> Columns:
+        from sklearn.datasets import load_digits  # a second to import
+
+        images, y = load_digits(return_X_y=True)  # 0..16
+        x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, *self.shape)
+        return {"x": x, "y": y.astype(np.int64), "part": np.full(len(y), TRAIN, np.uint8)}

@@ -1,0 +1,95 @@
+"""Omniglot: characters of 50 alphabets, drawn by 20 people."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from idiolect.core.fields import hyper
+from idiolect.data import decode, layouts
+from idiolect.data.cache import Columns
+from idiolect.data.datasets.base import Constants, Dataset
+from idiolect.data.layouts import Found, Layout
+from idiolect.data.pool import TRAIN
+
+
+@dataclass(frozen=True)
+class Omniglot(Dataset):
+    """Omniglot: 1,623 characters, 20 drawings each, 28x28 grey; a natural client is an alphabet."""
+
+    rotations: bool = hyper(True, "add each drawing turned by 90, 180 and 270 degrees (PFLEGO)")
+
+    name = "omniglot"
+    classes = 1623
+    official = (32_460, 0)
+    files_wanted = "omniglot.npz, or images_background and images_evaluation unpacked,"
+    constants: ClassVar[Constants] = {"default": None}
+
+    def layouts(self) -> tuple[Layout, ...]:
+        return npz_file, image_folders
+
+    def extended(self, columns: Columns) -> Columns:
+        turns = 4 if self.rotations else 1
+        x = columns["x"]
+        out = {
+            key: np.tile(value, turns)
+            for key, value in columns.items()
+            if key in ("y", "part", "group", "drawer")
+        }
+        out["drawing"] = np.tile(np.arange(len(x)), turns)
+        if turns > 1:
+            x = np.concatenate([np.rot90(x, k, axes=(2, 3)) for k in range(turns)])
+        return {**columns, **out, "x": x}
+
+
+def npz_file(folder: Path) -> Found | None:
+    """omniglot.npz with 28x28 drawings (ink bright), class, alphabet and drawer of each."""
+    for file in (folder / "omniglot.npz", folder.parent / "omniglot.npz"):
+        if file.is_file():
+            return Found(file, (file,), partial(_read_npz_file, file))
+    return None
+
+
+def _read_npz_file(file: Path) -> Columns:
+    with np.load(file, allow_pickle=False) as data:
+        return {
+            "x": data["images28"][:, None],
+            "y": data["class_id"].astype(np.int64),
+            "part": np.full(len(data["class_id"]), TRAIN, np.uint8),
+            "group": data["alphabet_id"].astype(np.int64),
+            "group_names": data["alphabet_names"],
+            "drawer": data["drawer_id"].astype(np.int64),
+        }
+
+
+def image_folders(folder: Path) -> Found | None:
+    """The authors' images_background and images_evaluation: alphabet/character/0001_01.png."""
+    for base in (folder, folder / "python", folder / "omniglot-py"):
+        sets = [base / "images_background", base / "images_evaluation"]
+        if all(s.is_dir() for s in sets):
+            alphabets = sorted((a for s in sets for a in layouts.folders(s)), key=lambda a: a.name)
+            stamps = tuple(c for a in alphabets for c in layouts.folders(a))
+            return Found(base, stamps, partial(_read_image_folders, alphabets))
+    return None
+
+
+def _read_image_folders(alphabets: list[Path]) -> Columns:
+    characters = [(i, c) for i, a in enumerate(alphabets) for c in layouts.folders(a)]
+    rows = [(i, k, f) for k, (i, c) in enumerate(characters) for f in sorted(c.glob("*.png"))]
+
+    def prepare(image: Image.Image) -> Image.Image:
+        # PFLEGO: invert, grey, 28x28.
+        return ImageOps.invert(image.convert("L")).resize((28, 28), Image.Resampling.BILINEAR)
+
+    files = [f for _, _, f in rows]
+    return {
+        "x": decode.images(files, Omniglot.shape, str(alphabets[0].parent), prepare),
+        "y": np.array([k for _, k, _ in rows]),
+        "part": np.full(len(rows), TRAIN, np.uint8),
+        "group": np.array([i for i, _, _ in rows]),
+        "group_names": np.array([a.name for a in alphabets]),
+        "drawer": np.array([int(f.stem.split("_")[1]) for f in files]),
+    }

@@ -1,0 +1,58 @@
+"""Tiny-ImageNet: photographs, 64x64 colour."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from idiolect.data import decode, layouts
+from idiolect.data.cache import Columns
+from idiolect.data.datasets.base import HALF, Constants, Dataset
+from idiolect.data.layouts import Found, Layout
+
+
+@dataclass(frozen=True)
+class TinyImagenet(Dataset):
+    """Tiny-ImageNet: photographs, 64x64 colour; its validation part is the test part."""
+
+    name = "tiny_imagenet"
+    shape = (3, 64, 64)
+    classes = 200
+    official = (100_000, 10_000)
+    other_folders = ("tiny-imagenet-200", "tiny-imagenet")
+    hub_repository = "zh-plus/tiny-imagenet"
+    files_wanted = "the unpacked tiny-imagenet-200.zip or its parquet files"
+    constants: ClassVar[Constants] = {"default": HALF, "feddwa": HALF}
+
+    def layouts(self) -> tuple[Layout, ...]:
+        held = ("valid", "validation", "val")
+        return layouts.parquet(self.shape, test=held), image_folders
+
+
+def image_folders(folder: Path) -> Found | None:
+    """tiny-imagenet-200: train/<wnid>/images, and val with its annotation file as test part."""
+    for base in (folder, folder / "tiny-imagenet-200"):
+        notes = base / "val" / "val_annotations.txt"
+        if (base / "wnids.txt").is_file() and notes.is_file():
+            stamps = (base / "wnids.txt", notes, *layouts.folders(base / "train"))
+            return Found(base, stamps, partial(_read_image_folders, base))
+    return None
+
+
+def _read_image_folders(base: Path) -> Columns:
+    number = {w: i for i, w in enumerate(sorted((base / "wnids.txt").read_text().split()))}
+    train = [f for w in number for f in layouts.files(base / "train" / w / "images")]
+    lines = (base / "val" / "val_annotations.txt").read_text().splitlines()
+    notes = [line.split("\t")[:2] for line in lines if line.strip()]
+    held = [base / "val" / "images" / name for name, _ in notes]
+    y = np.array([number[f.parent.parent.name] for f in train])
+    y_held = np.array([number.get(wnid, -1) for _, wnid in notes])
+    shape = TinyImagenet.shape
+    return layouts.joined(
+        [
+            {"x": decode.images(train, shape, str(base / "train")), "y": y},
+            {"x": decode.images(held, shape, str(base / "val")), "y": y_held},
+        ]
+    )

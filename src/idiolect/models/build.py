@@ -1,0 +1,110 @@
+"""Builds the network of a config, by name or by the `module:Class` of your own."""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from idiolect.errors import UserError
+from idiolect.models.blocks import Shape
+from idiolect.models.networks import Model
+
+
+def build(section: dict[str, Any], shape: Shape, classes: int, seed: int = 0) -> nn.Module:
+    """Model of a config section: {"name": "mlp", "hidden": 32}, or {"name": "module:Class"}.
+
+    The same seed gives the same weights, whatever was drawn before.
+    """
+    shape, name = tuple(int(n) for n in shape), str(section.get("name"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if ":" in name:
+            model = _own(section, shape, classes)
+        else:
+            model = Model.from_section(section).network(shape, classes)
+        _check_output(name, model, shape, classes)
+    return model
+
+
+def resolved(section: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """The section with every option filled in; without a name, the default for this shape."""
+    section = {"name": default_model(shape), **section}
+    return section if ":" in str(section["name"]) else Model.from_section(section).resolved()
+
+
+def default_model(shape: Shape) -> str:
+    """Name of a model that suits samples of this shape."""
+    if len(shape) != 3:
+        return "mlp"
+    side = min(shape[1:])
+    return "cnn_small" if side < 16 else "fedas_cnn" if side < 64 else "resnet8"
+
+
+def list_models() -> list[dict[str, Any]]:
+    """Every model: what it is, the defaults of its options, and what they mean."""
+    listed = [cls.about() for cls in Model.registry.values()]
+    return [
+        {
+            "name": one["name"],
+            "doc": one["what"],
+            "options": {option["name"]: option["default"] for option in one["options"]},
+            "fields": one["options"],
+        }
+        for one in listed
+    ]
+
+
+def _own(section: dict[str, Any], shape: Shape, classes: int) -> nn.Module:
+    """Your own class, called with your options, and with `shape` and `classes` if it takes them."""
+    options = dict(section)
+    name = options.pop("name")
+    make = _imported(name)
+    try:
+        takes = inspect.signature(make).parameters
+        given = {"shape": shape, "classes": classes}
+        model = make(**{k: v for k, v in given.items() if k in takes}, **options)
+    except Exception as error:
+        raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model '{name}' is a {type(model).__name__}, not a torch nn.Module")
+    return model
+
+
+def _imported(path: str) -> Callable[..., Any]:
+    module, _, attribute = path.partition(":")
+    try:
+        made: Callable[..., Any] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"cannot import model '{path}': {_one_line(error)}; write module:Class and put the"
+            " module on PYTHONPATH"
+        ) from None
+    return made
+
+
+def _check_output(name: str, model: nn.Module, shape: Shape, classes: int) -> None:
+    """The model must take two samples and give a value for each class."""
+    was_training = model.training
+    model.eval()  # so that batch norm neither needs a batch nor moves its statistics
+    try:
+        with torch.no_grad():
+            out = model(torch.zeros(2, *shape))
+    except Exception as error:
+        raise UserError(
+            f"model '{name}' does not take samples of shape {list(shape)}: {_one_line(error)}"
+        ) from error
+    model.train(was_training)
+    got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if got != [2, classes]:
+        raise UserError(
+            f"model '{name}' gives {got} for 2 samples but the data has {classes} classes:"
+            f" it must give [2, {classes}]"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}"
