@@ -18,13 +18,13 @@ from idiolect.deploy.client_state import Memory
 from idiolect.runs import checkpoint
 from idiolect.simulation.schedule import Turn
 from idiolect.simulation.simulation import Simulation
-from tests.deploy.federation_on_disk import Field, descendants, events, field, journal, needs_flower
-from tests.deploy.offline import config, simulated
+from tests.deploy.federation_processes import Field, descendants, events, field, journal, needs_flower
+from tests.deploy.local_federation import config, simulated
 from tests.deploy.test_server import METHODS
 
 pytestmark = [needs_flower, pytest.mark.heavy]
 
-STRANGE = ("--data", "tests.deploy.strange:load")
+STRANGE = ("--data", "tests.deploy.faulty_client:load")
 
 
 def begin(

@@ -17,8 +17,8 @@ from idiolect.deploy.dispatch import Terms
 from idiolect.deploy.proxy import open_door
 from idiolect.runs import checkpoint
 from idiolect.runs.history import ClientLog
-from tests.deploy.federation_on_disk import field, needs_flower
-from tests.deploy.offline import config, simulated
+from tests.deploy.federation_processes import field, needs_flower
+from tests.deploy.local_federation import config, simulated
 from tests.deploy.test_server import METHODS
 
 CLIENTS = 3

@@ -21,7 +21,7 @@ from idiolect.deploy.messages import Letter
 from idiolect.errors import UserError
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.schedule import Turn
-from tests.deploy.offline import (
+from tests.deploy.local_federation import (
     EXPERIMENT,
     LocalPost,
     assert_same_private,

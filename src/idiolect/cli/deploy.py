@@ -68,7 +68,7 @@ def server(
 ) -> None:
     """Run one method over real sites; the run directory is that of `idiolect run`."""
     from idiolect.deploy import processes
-    from idiolect.deploy.serve import serve
+    from idiolect.deploy.run_server import serve
 
     processes.needs_flower()
     if insecure == (keys is not None):

@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from idiolect.deploy import transport as wiring
+from idiolect.deploy import flower_transport as wiring
 from idiolect.deploy.client import Site
 from idiolect.deploy.client_data import open_site
 from idiolect.deploy.experiment import conduct

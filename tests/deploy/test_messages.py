@@ -20,7 +20,7 @@ from idiolect.deploy.client_state import Memory, Remembered, Stage
 from idiolect.deploy.dispatch import Terms
 from idiolect.deploy.messages import Letter, Malformed
 from idiolect.errors import UserError
-from tests.deploy.offline import EXPERIMENT, LocalPost, arrays, config, hub, sites
+from tests.deploy.local_federation import EXPERIMENT, LocalPost, arrays, config, hub, sites
 
 needs_cryptography = pytest.mark.skipif(
     importlib.util.find_spec("cryptography") is None, reason="comes with idiolect[deploy]"
@@ -108,7 +108,7 @@ def test_data_from_file_folder_and_function(
     for name, array in made.items():
         np.save(folder / f"{name}.npy", array)
     (tmp_path / "ward_data.py").write_text(
-        "from tests.deploy.offline import arrays\ndef load(client):\n    return arrays(client)\n"
+        "from tests.deploy.local_federation import arrays\ndef load(client):\n    return arrays(client)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

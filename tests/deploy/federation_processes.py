@@ -34,7 +34,7 @@ class Field:
         self.folder, self.port = folder, free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, name: str, *command: str, module: str = "tests.deploy.entry", **env: str) -> None:
+    def run(self, name: str, *command: str, module: str = "tests.deploy.command_line", **env: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as out:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", module, *command],
@@ -63,7 +63,7 @@ class Field:
             name or f"client{client}",
             "client",
             *("--server", f"127.0.0.1:{port or self.port}", "--id", str(client)),
-            *("--data", "tests.deploy.own_data:load", "--state", f"state{client}"),
+            *("--data", "tests.deploy.client_data_function:load", "--state", f"state{client}"),
             *(secure if keys else ["--insecure"]),
             *more,
             **how,

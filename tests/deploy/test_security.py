@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from idiolect.runs import checkpoint
-from tests.deploy.federation_on_disk import ROOT, Field, field, journal, needs_flower
+from tests.deploy.federation_processes import ROOT, Field, field, journal, needs_flower
 
 pytestmark = [needs_flower, pytest.mark.heavy]
 
@@ -93,7 +93,7 @@ def one_run(site: Field, tap: Tap, keys: bool) -> Path:
 
 def strangers(site: Field) -> None:
     """A key nobody registered, and a registered client that claims to be another one."""
-    address = ("--server", f"127.0.0.1:{site.port}", "--data", "tests.deploy.own_data:load")
+    address = ("--server", f"127.0.0.1:{site.port}", "--data", "tests.deploy.client_data_function:load")
     ca = ("--ca", "keys/ca.pem")
     key = ("--key", "elsewhere/clients/client_1")
     site.run("stranger", "client", *address, *ca, *key, "--id", "1", "--state", "stranger")
@@ -163,7 +163,7 @@ def test_no_connection_leaves_the_machine(tmp_path: Path) -> None:
     every attempt to reach further, even a name lookup, is counted by the kernel."""
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare")
-    inside = ["unshare", "--net", "--map-root-user", sys.executable, "-m", "tests.deploy.alone"]
+    inside = ["unshare", "--net", "--map-root-user", sys.executable, "-m", "tests.deploy.in_network_namespace"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*inside, str(tmp_path)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=500

@@ -1,4 +1,4 @@
-"""`--data tests.deploy.strange:load`: a client that misbehaves as $FAULT says.
+"""`--data tests.deploy.faulty_client:load`: a client that misbehaves as $FAULT says.
 
 FAULT is a comma-separated list of `kind:version[:seconds]`, applied to the answers to `fit`.
 """
@@ -14,7 +14,7 @@ import torch
 
 from idiolect.deploy.client import Site
 from idiolect.deploy.messages import Letter
-from tests.deploy.offline import site_data
+from tests.deploy.local_federation import site_data
 
 
 def load(client: int) -> Any:

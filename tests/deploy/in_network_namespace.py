@@ -10,7 +10,7 @@ import struct
 import sys
 from pathlib import Path
 
-from tests.deploy.federation_on_disk import field
+from tests.deploy.federation_processes import field
 
 
 def loopback_up() -> None:
