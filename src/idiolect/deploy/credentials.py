@@ -1,9 +1,9 @@
 """Certificates and node keys: a folder at the server, one private key at each site.
 
-DIR/ca.pem, ca.key          the federation's own authority; sites need ca.pem
-DIR/server.pem, server.key  what the server shows
+DIR/ca.pem, ca.key          the federation's certificate authority; sites need ca.pem
+DIR/server.pem, server.key  the server's certificate and private key
 DIR/clients/client_3.pub    keys that may take part, by client id
-DIR/clients/client_3        private half, if it was made here: bring it to site 3, delete it here
+DIR/clients/client_3        its private half, if it was made here: move it to site 3
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from idiolect.errors import UserError
 
-DAYS = 825
+CERTIFICATE_DAYS = 825
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
             .public_key(public)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=DAYS))
+            .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
         )
 
     ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
@@ -94,7 +94,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), False)
         .sign(ca_key, hashes.SHA384())
     )
-    names = x509.SubjectAlternativeName([_name(h) for h in dict.fromkeys(hosts)])
+    names = x509.SubjectAlternativeName([_host_name(h) for h in dict.fromkeys(hosts)])
     cert = (
         draft("Idiolect server", authority, key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -107,10 +107,10 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
         .sign(ca_key, hashes.SHA384())
     )
     return [
-        _secret(folder / "ca.key", _pem(ca_key)),
-        _public(folder / "ca.pem", _cert_pem(ca)),
-        _secret(folder / "server.key", _pem(key)),
-        _public(folder / "server.pem", _cert_pem(cert)),
+        write_private(folder / "ca.key", _pem(ca_key)),
+        _write_public(folder / "ca.pem", _cert_pem(ca)),
+        write_private(folder / "server.key", _pem(key)),
+        _write_public(folder / "server.pem", _cert_pem(cert)),
     ]
 
 
@@ -128,7 +128,10 @@ def make_client(folder: Path, client: int) -> list[Path]:
     key = ec.generate_private_key(ec.SECP384R1())
     secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     shown = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-    return [_secret(private, secret), _public(public, shown + f" client_{client}\n".encode())]
+    return [
+        write_private(private, secret),
+        _write_public(public, shown + f" client_{client}\n".encode()),
+    ]
 
 
 def _usage(authority: bool):  # type: ignore[no-untyped-def]
@@ -147,7 +150,7 @@ def _usage(authority: bool):  # type: ignore[no-untyped-def]
     )
 
 
-def _name(host: str):  # type: ignore[no-untyped-def]
+def _host_name(host: str):  # type: ignore[no-untyped-def]
     from cryptography import x509
 
     try:
@@ -168,14 +171,14 @@ def _cert_pem(cert):  # type: ignore[no-untyped-def]
     return cert.public_bytes(form.Encoding.PEM)
 
 
-def _secret(path: Path, content: bytes) -> Path:
-    """Readable by its owner from the first byte on."""
+def write_private(path: Path, content: bytes) -> Path:
+    """Write a file that only its owner can read, from the first byte on."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     return path
 
 
-def _public(path: Path, content: bytes) -> Path:
+def _write_public(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path

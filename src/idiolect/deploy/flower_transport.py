@@ -1,31 +1,31 @@
-"""Letters as Flower messages: one query per request, pushed and pulled one by one."""
+"""Payloads as Flower messages: one query per request, pushed and pulled one by one."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from idiolect.deploy import messages
-from idiolect.deploy.messages import Letter, Malformed
-from idiolect.deploy.registry import Arrival
+from idiolect.deploy.messages import Malformed, Payload
+from idiolect.deploy.transport import Reply
 
-STYPE = "safetensors"
-GONE = (3, 5, 8)  # Flower's error codes: no reply in time, node unavailable, its process died
+SERIALIZATION = "safetensors"
+UNAVAILABLE = (3, 5, 8)  # Flower's error codes: no reply in time, node gone, its process died
 
 
-def to_record(letter: Letter) -> RecordDict:
-    text, block = messages.pack(letter)
+def to_record(payload: Payload) -> RecordDict:
+    text, block = messages.pack(payload)
     content = RecordDict({"meta": ConfigRecord({"json": text})})
     if block:
-        array = Array("uint8", (len(block),), STYPE, block)
+        array = Array("uint8", (len(block),), SERIALIZATION, block)
         content["block"] = ArrayRecord(OrderedDict(block=array))
     return content
 
 
-def from_record(content: RecordDict, limit: int) -> Letter:
+def from_record(content: RecordDict, limit: int) -> Payload:
     meta, block = content.get("meta"), content.get("block")
     if not isinstance(meta, ConfigRecord) or not isinstance(meta.get("json"), str):
         raise Malformed("no header")
@@ -34,13 +34,13 @@ def from_record(content: RecordDict, limit: int) -> Letter:
     if not isinstance(block, ArrayRecord) or list(block) != ["block"]:
         raise Malformed("not one block")
     array = block["block"]
-    if array.stype != STYPE:
-        raise Malformed(f"the block is '{array.stype[:40]}', not {STYPE}")
+    if array.stype != SERIALIZATION:
+        raise Malformed(f"the block is '{array.stype[:40]}', not {SERIALIZATION}")
     return messages.unpack(str(meta["json"]), array.data, limit)
 
 
-class FlowerPost:
-    """A `Post` over a Flower grid."""
+class FlowerTransport:
+    """A `Transport` over a Flower grid."""
 
     def __init__(self, grid: Grid):
         self._grid = grid
@@ -48,36 +48,34 @@ class FlowerPost:
     def nodes(self) -> list[int]:
         return [int(node) for node in self._grid.get_node_ids()]
 
-    def send(self, parcels: Sequence[tuple[int, Letter]], ttl: float) -> list[str | None]:
+    def send(self, messages: Sequence[tuple[int, Payload]], ttl: float) -> list[str | None]:
         ids: list[str | None] = []
-        for node, letter in parcels:  # one at a time: a push is one request, and models are large
+        for node, payload in messages:  # one at a time: a push is one request, models are large
             message = Message(
-                to_record(letter),
+                to_record(payload),
                 dst_node_id=node,
                 message_type="query",
                 ttl=ttl,
-                group_id=str(letter.meta["version"]),
+                group_id=str(payload.meta["version"]),
             )
             pushed = list(self._grid.push_messages([message]))
             ids.append(pushed[0] if pushed and pushed[0] else None)
         return ids
 
-    def collect(self, ids: Iterable[str], limits: dict[str, int]) -> list[Arrival]:
+    def collect(self, ids: Iterable[str], limits: Mapping[str, int]) -> list[Reply]:
         asked = list(ids)
         if not asked:
             return []
-        found = []
-        for reply in self._grid.pull_messages(asked):
-            message, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
-            if reply.has_error():
-                code = int(reply.error.code)
-                reason = f"Flower error {code}: {str(reply.error.reason)[:200]}"
-                found.append(Arrival(message, node, None, reason, code in GONE))
-                continue
-            try:
-                letter = from_record(reply.content, limits.get(message, 0))
-            except Malformed as error:
-                found.append(Arrival(message, node, None, str(error), malformed=True))
-            else:
-                found.append(Arrival(message, node, letter))
-        return found
+        return [_reply(m, limits) for m in self._grid.pull_messages(asked)]
+
+
+def _reply(message: Message, limits: Mapping[str, int]) -> Reply:
+    request, node = message.metadata.reply_to_message_id, message.metadata.src_node_id
+    if message.has_error():
+        code = int(message.error.code)
+        problem = f"Flower error {code}: {str(message.error.reason)[:200]}"
+        return Reply(request, node, None, problem, unavailable=code in UNAVAILABLE)
+    try:
+        return Reply(request, node, from_record(message.content, limits.get(request, 0)))
+    except Malformed as error:
+        return Reply(request, node, None, str(error), malformed=True)

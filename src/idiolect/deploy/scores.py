@@ -66,8 +66,8 @@ class Scores:
         self._found = {k: state[k].numpy().copy() for k in self._found}
 
 
-def side_by_side(told: list[dict[str, Any]], dtype: torch.dtype) -> Tree:
-    """What clients show of themselves, one row each, where all show the same thing."""
+def stacked_logs(told: list[dict[str, Any]], dtype: torch.dtype) -> Tree:
+    """What the method shows at each client, one row per client, where all show the same thing."""
     shown: Tree = {}
     logs = [meta.get("logs", {}) for meta in told]
     for name in logs[0] if logs else ():
@@ -75,5 +75,5 @@ def side_by_side(told: list[dict[str, Any]], dtype: torch.dtype) -> Tree:
             rows = [torch.tensor(each[name], dtype=dtype) for each in logs]
             shown[str(name)[:64]] = torch.cat(rows)
         except (KeyError, TypeError, ValueError, RuntimeError):
-            continue  # decoration, and it comes from outside
+            continue  # not needed for learning, and it comes from outside
     return shown

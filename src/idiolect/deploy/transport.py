@@ -1,0 +1,37 @@
+"""What the server needs from a network: who is online, send, collect.
+
+`flower_transport.py` is the real one; the tests have one that calls clients directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from idiolect.deploy.messages import Payload
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back for one message: a payload, or the reason why there is none."""
+
+    message_id: str
+    node: int
+    payload: Payload | None
+    problem: str = ""
+    unavailable: bool = False  # the node is gone, not just this answer
+    malformed: bool = False  # bytes came, but they are no payload
+
+
+class Transport(Protocol):
+    """Carries payloads between the server and the nodes."""
+
+    def nodes(self) -> list[int]:
+        """Nodes that are online."""
+
+    def send(self, messages: Sequence[tuple[int, Payload]], ttl: float) -> list[str | None]:
+        """Send each payload to its node; returns message ids, None where sending failed."""
+
+    def collect(self, ids: Iterable[str], limits: Mapping[str, int]) -> list[Reply]:
+        """The replies to these messages that are here now. `limits`: bytes allowed by message."""
