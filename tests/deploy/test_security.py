@@ -31,18 +31,18 @@ pytestmark = [needs_flower, pytest.mark.heavy]
 
 
 class Tap:
-    """A wire with an ear on it: passes TCP on and keeps every byte."""
+    """A TCP proxy that keeps every byte it passes on."""
 
     def __init__(self, target: int):
         self.target, self.heard = target, bytearray()
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._door.getsockname()[1])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._door.accept()
+                near, _ = self._listener.accept()
                 far = None
                 with contextlib.suppress(OSError):
                     far = socket.create_connection(("127.0.0.1", self.target))
@@ -63,7 +63,7 @@ class Tap:
             end.close()
 
     def close(self) -> None:
-        self._door.close()
+        self._listener.close()
 
 
 @contextlib.contextmanager
@@ -125,8 +125,8 @@ def test_nothing_in_the_clear_and_strangers_see_no_model(tmp_path: Path) -> None
     assert parameters(run) not in heard
     for word in (b"safetensors", b"body.1.weight", b"fedavg", b"/v1/fleet"):
         assert word not in heard
-    seated = [n["client"] for n in journal(run, "enrolled")]
-    assert sorted(set(seated)) == [0, 1]
+    enrolled = [n["client"] for n in journal(run, "enrolled")]
+    assert sorted(set(enrolled)) == [0, 1]
     impostor = [n for n in journal(run, "refused") if n["kind"] == "hello"]
     assert impostor and "does not belong to client 1" in impostor[0]["reason"]
     for who in ("stranger", "impostor"):
@@ -143,12 +143,12 @@ def test_the_same_tap_hears_everything_without_tls(tmp_path: Path) -> None:
     assert b"body.1.weight" in heard and b"/v1/fleet" in heard
 
 
-def test_the_door_shows_nothing_but_the_fleet(tmp_path: Path) -> None:
+def test_the_proxy_shows_nothing_but_the_fleet(tmp_path: Path) -> None:
     with federation(tmp_path) as fed:
         fed.run("keys", "keys", "keys", "--clients", "1")
         assert fed.finished("keys") == 0
         fed.server("fedavg", "--clients", "1", "--out", "run", keys=True)
-        fed.wait("the door", lambda: "listening on" in fed.out("server"))
+        fed.wait("the proxy", lambda: "listening on" in fed.out("server"))
         trust = ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.pem"))
         for path in ("/v1/control/start-run", "/v1/control/register-node", "/docs",
                      "/v1/runtime/acquire-task", "/v1/fleet/../control/list-runs"):  # fmt: skip

@@ -60,6 +60,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
     """An authority and the server's certificate for these names; existing files are kept."""
     from cryptography import x509  # type: ignore[import-not-found]
     from cryptography.hazmat.primitives import hashes  # type: ignore[import-not-found]
+    from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec  # type: ignore[import-not-found]
     from cryptography.x509.oid import (  # type: ignore[import-not-found]
         ExtendedKeyUsageOID,
@@ -106,11 +107,12 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
         )
         .sign(ca_key, hashes.SHA384())
     )
+    pem = (form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     return [
-        write_private(folder / "ca.key", _pem(ca_key)),
-        _write_public(folder / "ca.pem", _cert_pem(ca)),
-        write_private(folder / "server.key", _pem(key)),
-        _write_public(folder / "server.pem", _cert_pem(cert)),
+        write_private(folder / "ca.key", ca_key.private_bytes(*pem)),
+        _write_public(folder / "ca.pem", ca.public_bytes(form.Encoding.PEM)),
+        write_private(folder / "server.key", key.private_bytes(*pem)),
+        _write_public(folder / "server.pem", cert.public_bytes(form.Encoding.PEM)),
     ]
 
 
@@ -119,10 +121,9 @@ def make_client(folder: Path, client: int) -> list[Path]:
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec  # type: ignore[import-not-found]
 
-    place = folder / "clients"
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    private = place / f"client_{client}"
-    public = place / f"client_{client}.pub"
+    private = folder / "clients" / f"client_{client}"
+    public = private.with_suffix(".pub")
+    private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if private.exists() or public.exists():
         return []
     key = ec.generate_private_key(ec.SECP384R1())
@@ -157,18 +158,6 @@ def _host_name(host: str):  # type: ignore[no-untyped-def]
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _pem(key):  # type: ignore[no-untyped-def]
-    from cryptography.hazmat.primitives import serialization as form
-
-    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
-
-
-def _cert_pem(cert):  # type: ignore[no-untyped-def]
-    from cryptography.hazmat.primitives import serialization as form
-
-    return cert.public_bytes(form.Encoding.PEM)
 
 
 def write_private(path: Path, content: bytes) -> Path:

@@ -36,10 +36,10 @@ class Enrolment:
 
     def wait_for(self, enough: int) -> None:
         """Wait until that many clients are here."""
-        end, told = time.monotonic() + self.terms.patience, -1
+        end, reported = time.monotonic() + self.terms.patience, -1
         while (here := sum(c.status != "gone" for c in self.registry.clients.values())) < enough:
-            if here != told:
-                told = here
+            if here != reported:
+                reported = here
                 log.info("%d of %d clients are here, waiting for %d", here, self.terms.clients,
                          enough)  # fmt: skip
             if time.monotonic() > end:

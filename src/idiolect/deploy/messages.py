@@ -17,7 +17,7 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.tree import Record
 
-META_LIMIT = 1 << 20  # bytes of JSON; configs and metrics are a few kB
+MAX_META_CHARACTERS = 1 << 20  # of JSON; configs and metrics are a few thousand
 
 
 class Malformed(ValueError):
@@ -52,8 +52,8 @@ def unpack(text: str, block: bytes, limit: int) -> Payload:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    if len(text) > META_LIMIT:
-        raise Malformed(f"header of {len(text)} characters, at most {META_LIMIT} allowed")
+    if len(text) > MAX_META_CHARACTERS:
+        raise Malformed(f"header of {len(text)} characters, at most {MAX_META_CHARACTERS} allowed")
     if len(block) > limit:
         raise Malformed(f"{len(block)} bytes, at most {limit} expected")
     try:
@@ -66,7 +66,10 @@ def unpack(text: str, block: bytes, limit: int) -> Payload:
         leaves = load(block) if block else {}
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise Malformed(f"not a safetensors block ({error})") from None
-    return Payload(meta, _nest(leaves))
+    try:
+        return Payload(meta, tree.nest(leaves))
+    except ValueError as error:  # `a` and `a/b` in one block
+        raise Malformed(f"names contradict one another ({error})") from None
 
 
 def max_bytes(record: Record) -> int:
@@ -87,13 +90,6 @@ def ordered_like(record: Record, like: Mapping[str, Any]) -> Record:
         name: ordered_like(record[name], part) if isinstance(part, Mapping) else record[name]
         for name, part in like.items()
     }
-
-
-def _nest(leaves: Mapping[str, Tensor]) -> Record:
-    try:
-        return tree.nest(leaves)
-    except ValueError as error:  # `a` and `a/b` in one block
-        raise Malformed(f"names contradict one another ({error})") from None
 
 
 def _refuse_constant(name: str) -> float:

@@ -26,7 +26,9 @@ ALLOWED_PATHS = re.compile(r"/v1/fleet/[a-z-]+|/health")
 MAX_REQUEST_BYTES = 64 << 20  # Flower cuts arrays into smaller pieces
 DROPPED_HEADERS = {b"host", b"content-length", b"connection", b"transfer-encoding", b"keep-alive"}
 
-Event = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]  # of ASGI: a request, or a part of one
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
 
 
 class FleetProxy:
@@ -37,12 +39,7 @@ class FleetProxy:
         self._verify: Any = ssl.create_default_context(cafile=str(ca)) if ca else False
         self._client: Any = None
 
-    async def __call__(
-        self,
-        scope: Event,
-        receive: Callable[[], Awaitable[Event]],
-        send: Callable[[Event], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._hold_connections(receive, send)
             return
@@ -73,11 +70,7 @@ class FleetProxy:
         ]
         await _reply(send, answer.status_code, answer.content, kept)
 
-    async def _hold_connections(
-        self,
-        receive: Callable[[], Awaitable[Event]],
-        send: Callable[[Event], Awaitable[None]],
-    ) -> None:
+    async def _hold_connections(self, receive: Receive, send: Send) -> None:
         """Hold connections to the SuperLink from startup to shutdown."""
         import httpx  # type: ignore[import-not-found]
 
@@ -94,7 +87,7 @@ class FleetProxy:
         log.warning("refused %s: %s %s", peer, scope["path"][:80], why)
 
 
-async def _read(receive: Callable[[], Awaitable[Event]], limit: int) -> bytes | None:
+async def _read(receive: Receive, limit: int) -> bytes | None:
     parts, size = [], 0
     while True:
         message = await receive()
@@ -110,7 +103,7 @@ async def _read(receive: Callable[[], Awaitable[Event]], limit: int) -> bytes | 
 
 
 async def _reply(
-    send: Callable[[Event], Awaitable[None]],
+    send: Send,
     status: int,
     body: bytes,
     headers: list[tuple[bytes, bytes]] | None = None,

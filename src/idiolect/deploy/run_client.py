@@ -66,7 +66,7 @@ def run_client(children: ChildProcesses, start: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     start()
-    ready, refusal = False, _Refusal()
+    ready, refused_since = False, 0.0
     while True:
         time.sleep(0.5)
         for name in children.children:
@@ -82,31 +82,19 @@ def run_client(children: ChildProcesses, start: Callable[[], None]) -> None:
                     children.end()
                     start()
                     break
-                refusal.check(log)
+                refused = "code: 2004" in log and "SuperNode ID" not in log
+                refused_since = (refused_since or time.monotonic()) if refused else 0.0
+                if refused and time.monotonic() - refused_since > MAX_SECONDS_REFUSED:
+                    raise UserError(
+                        "the server does not know this client's key (or another process uses it); "
+                        "copy the .pub file to the server's keys/clients, start the server again"
+                    )
             _tell(f"{name} ended with code {code} and is started again")
             time.sleep(SECONDS_BEFORE_RESTART)
             children.restart(name)
         if not ready and "worker" in children.children and "ready:" in children.log("worker"):
             ready = True
             _tell(children.tail("worker", 1))
-
-
-class _Refusal:
-    """For how long the server has been refusing this client's key."""
-
-    def __init__(self) -> None:
-        self.since: float | None = None
-
-    def check(self, log: str) -> None:
-        if "code: 2004" not in log or "SuperNode ID" in log:
-            self.since = None
-            return
-        self.since = self.since or time.monotonic()
-        if time.monotonic() - self.since > MAX_SECONDS_REFUSED:
-            raise UserError(
-                "the server does not know this client's key (or another process uses it); "
-                "copy the .pub file to the server's keys/clients, start the server again"
-            )
 
 
 def _tell(line: str) -> None:
