@@ -1,9 +1,9 @@
 """What a round over Flower costs besides the training, beside plain Flower.
 
 Three clients on one machine, loopback, no TLS. The model goes down to every client and comes back;
-a few samples are trained on, so what is measured is the way. Per kind and model size: seconds of
-a round (median), then a straight line through them: seconds per round + seconds per MB, where MB is
-what one round moves in all (three clients, down and up).
+it is trained on a few samples only, so the time measured is that of the messages. The result is the
+median of a round's seconds per kind and model size, and a straight line through them: seconds per
+round + seconds per MB, where MB is what one round moves in all (three clients, down and up).
 
     worker   idiolect client, one process that stays (the default)
     process  idiolect client --worker flower: Flower starts a process per message
