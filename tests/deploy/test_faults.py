@@ -84,9 +84,9 @@ def assert_same(run: Path, folder: Path, sim: Simulation) -> None:
         state = StateStore(folder / f"state{i}").load(name)
         assert state is not None
         private = tree.leaves(sim.mine[[i]])
-        for name, value in tree.leaves(state.mine).items():
+        for leaf, value in tree.leaves(state.mine).items():
             np.testing.assert_allclose(
-                value.double(), private[name].double(), atol=1e-9, rtol=0, err_msg=f"{i} {name}"
+                value.double(), private[leaf].double(), atol=1e-9, rtol=0, err_msg=f"{i} {leaf}"
             )
 
 

@@ -164,8 +164,9 @@ class Client:
             return Payload(state.fitted.answer, {"up": state.fitted.up})
         if state.fitted.version > version:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
-        down = Down(request.record.get("shared", {}), request.record.get("each", {}))
-        done = experiment.engine.fit(experiment.method, down, state.mine, [ONLY_CLIENT], version)
+        done = experiment.engine.fit(
+            experiment.method, _down(request), state.mine, [ONLY_CLIENT], version
+        )
         loss = float(done.train_loss.mean())
         answer: dict[str, Any] = {
             "samples": int(np.sum(done.samples)),
@@ -180,16 +181,13 @@ class Client:
         return Payload(answer, {"up": done.up})
 
     def _rejoin(self, request: Payload, experiment: LocalExperiment) -> Payload:
-        version, since = (
-            _whole_number(request.meta, "version"),
-            _whole_number(request.meta, "since"),
-        )
+        version, since = (_whole_number(request.meta, key) for key in ("version", "since"))
         state = self._state(request, experiment)
         if state.fitted.version != since:
             raise Refused(f"my last work is of version {state.fitted.version}, not {since}")
         if state.rejoined is not None and state.rejoined.version == version:
             return Payload(state.rejoined.answer, {"up": state.rejoined.up})
-        seen = Down(request.record.get("shared", {}), request.record.get("each", {})).stacked(1)
+        seen = _down(request).stacked(1)
         local = experiment.engine.local([ONLY_CLIENT], version)
         # Always from the state right after training: a repeated request gives the same answer.
         up, mine = experiment.method.rejoin(seen, state.fitted.mine, state.fitted.up, local)
@@ -208,13 +206,12 @@ class Client:
 
     def _evaluate(self, request: Payload, experiment: LocalExperiment) -> Payload:
         state = self._state(request, experiment)
-        record = request.record
-        down = Down(record.get("shared", {}), record.get("each", {})).stacked(1)
-        params = experiment.method.personal(down, experiment.engine.to_device(state.mine))
-        coming = experiment.engine.local([ONLY_CLIENT], _whole_number(request.meta, "version"))
-        answer = {"before": self._test(experiment, experiment.method.adapt(params, coming))}
+        down, mine = _down(request), experiment.engine.to_device(state.mine)
+        params = experiment.method.personal(down.stacked(1), mine)
+        local = experiment.engine.local([ONLY_CLIENT], _whole_number(request.meta, "version"))
+        answer = {"before": self._test(experiment, experiment.method.adapt(params, local))}
         part = request.meta.get("global")
-        shared: Tree | None = record.get("global") or record.get("shared", {}).get(part)
+        shared: Tree | None = request.record.get("global") or down.shared.get(part or "")
         if shared is not None:
             answer["global"] = self._test(experiment, tree.expand(shared, 1))
         return Payload(answer)
@@ -251,6 +248,10 @@ class Client:
                 correct, loss = experiment.engine.evaluate(params, [ONLY_CLIENT], part)
                 found[part] = {"correct": float(correct[0]), "loss": _finite_or_none(loss[0])}
         return found
+
+
+def _down(request: Payload) -> Down:
+    return Down(request.record.get("shared", {}), request.record.get("each", {}))
 
 
 def _can_be_logged(value: Tensor) -> bool:
