@@ -1,9 +1,9 @@
 """What a round over Flower costs besides the training, beside plain Flower.
 
 Three clients on one machine, loopback, no TLS. The model goes down to every client and comes back;
-a few samples are trained on, so what is measured is the way. Per kind and model size: seconds of
-a round (median), then a straight line through them: seconds per round + seconds per MB, where MB is
-what one round moves in all (three clients, down and up).
+it is trained on a few samples only, so the time measured is that of the messages. The result is the
+median of a round's seconds per kind and model size, and a straight line through them: seconds per
+round + seconds per MB, where MB is what one round moves in all (three clients, down and up).
 
     worker   idiolect client, one process that stays (the default)
     process  idiolect client --worker flower: Flower starts a process per message
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from idiolect.deploy import processes
+from idiolect.deploy import processes, superlink
 from idiolect.runs import execute as runs
 
 CLIENTS, ROUNDS, WIDTHS = 3, 5, (64, 40_000, 150_000)
@@ -151,32 +151,32 @@ def ours(folder: str, widths: Sequence[int], kind: str) -> dict[int, list[float]
 
 
 def plain(place: Path, widths: Sequence[int]) -> dict[int, list[float]]:
-    family = processes.Family(place / "logs")
+    children = processes.ChildProcesses(place / "logs")
     app, out = place / "app", place / "out.json"
     app.mkdir()
-    project = processes.PROJECT[: processes.PROJECT.index("[tool.flwr.app.config]")] + SETTINGS
+    project = superlink.PROJECT[: superlink.PROJECT.index("[tool.flwr.app.config]")] + SETTINGS
     (app / "pyproject.toml").write_text(project.replace("idiolect_federation", "plain"))
     (app / "plain.py").write_text(PLAIN)
     try:
-        port, home = processes.start_superlink(family, place, None)
+        port, home = superlink.start_superlink(children, place, None)
         for i in range(CLIENTS):
             node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
             node += ["--host", "127.0.0.1", "--port", str(processes.free_port())]
-            family.start(f"node{i}", node, processes.environment(place / f"home{i}"))
+            children.start(f"node{i}", node, processes.environment(place / f"home{i}"))
         sizes = json.dumps([bytes_of(w) for w in widths])
         config = f"clients={CLIENTS} rounds={ROUNDS} sizes='{sizes}' out='{out}'"
-        command = [str(Path(sys.executable).parent / "flwr"), "run", str(app), "own"]
+        command = [str(Path(sys.executable).parent / "flwr"), "run", str(app), superlink.CONNECTION]
         env = processes.environment(home)
         subprocess.run([*command, "--run-config", config], env=env, check=True)
         end = time.monotonic() + 1500
         while not out.exists():
-            if time.monotonic() > end or family.ended("superlink") is not None:
-                raise SystemExit(f"plain Flower did not finish: {family.tail('superlink', 20)}")
+            if time.monotonic() > end or children.exit_code("superlink") is not None:
+                raise SystemExit(f"plain Flower did not finish: {children.tail('superlink', 20)}")
             time.sleep(1)
         time.sleep(0.5)
         return {int(size): times for size, times in json.loads(out.read_text()).items()}
     finally:
-        family.end()
+        children.end()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """One server and three sites on this machine, as separate processes, with TLS and node keys.
 
-Real data (handwritten digits, 8x8), split unevenly: every site has its own file, its own folder and
-its own key, and sees nothing of the others. Runs FedAS, then PLGA with the same sites still there,
-and shows the table.
+The data are handwritten digits (8x8), split unevenly. Every site has a data file, a state folder
+and a key, and sees nothing of the others. It runs FedAS, then PLGA with the same clients still
+running, and shows the table.
 
     pip install 'idiolect[deploy]'
     python examples/three-sites/three_sites.py [--rounds 5] [--folder three-sites]
@@ -24,13 +24,13 @@ SITES = 3
 IDIOLECT = [sys.executable, "-m", "idiolect"]
 METHODS = {
     "fedas": ["--set", "method.lr=0.1", "--set", "method.align_lr=0.1"],
-    # A round of an asynchronous method lasts as long as its window: the slow are used later.
+    # A round of an asynchronous method lasts as long as its window; late work is used later.
     "plga": ["--window", "15", "--set", "method.lr=0.2", "--set", "method.batch_size=16"],
 }
 
 
-def bring_data(folder: Path) -> None:
-    """In real life every site has its own data already, as an .npz file or a Python function."""
+def write_data(folder: Path) -> None:
+    """One data file per site. A real site has its data already, as a file or a Python function."""
     split = {"name": "dirichlet", "clients": SITES, "alpha": 0.3}
     digits = federation.build({"name": "digits"}, split, seed=0)
     for site in range(SITES):
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("three-sites"))
     given = parser.parse_args()
     folder, keys, port = given.folder, given.folder / "keys", free_port()
-    bring_data(folder)
+    write_data(folder)
     subprocess.run([*IDIOLECT, "keys", str(keys), "--clients", str(SITES)], check=True)
     sites = []
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,28 +57,6 @@ def test_mistakes_name_the_fix(
     assert "\n" not in str(error.value)
 
 
-def test_a_supernode_without_a_port_starts_anew_with_its_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The worker knows the port too, so both are started again, by what chooses it."""
-    monkeypatch.setattr(processes.signal, "signal", lambda *_: None)
-    family, workers = processes.Family(tmp_path), []
-
-    def start() -> None:
-        if workers:
-            assert workers[0].poll() is not None  # the first one has been ended
-            raise KeyboardInterrupt
-        python = Path(sys.executable).name
-        family.start("worker", [python, "-c", "import time; time.sleep(600)"], {})
-        workers.append(family.children["worker"])
-        words = f"raise SystemExit('[Errno 98] bind: {processes.TAKEN}')"
-        family.start("supernode", [python, "-c", words], {})
-
-    with pytest.raises(KeyboardInterrupt):
-        processes.stay(family, start)
-    assert capsys.readouterr().err.count("port was taken") == 1
-
-
 def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: None)
@@ -99,11 +76,3 @@ def test_a_planned_run_is_not_overwritten(tmp_path: Path) -> None:
     assert len(written.experiment) == 32
     with pytest.raises(UserError, match="--resume"):
         deploy_cli._planned("fedas", 3, given, terms, None, [], tmp_path / "run")
-
-
-def test_flower_is_started_without_phoning_home(tmp_path: Path) -> None:
-    env = processes.environment(tmp_path / "home")
-    assert env["FLWR_TELEMETRY_ENABLED"] == "0"
-    assert env["FLWR_DISABLE_UPDATE_CHECK"] == "1"
-    assert env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    assert env["FLWR_HOME"] == str(tmp_path / "home")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.federation_on_disk import ROOT, needs_flower
+from tests.deploy.federation_processes import ROOT, needs_flower
 
 
 @needs_flower

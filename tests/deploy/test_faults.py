@@ -14,24 +14,31 @@ import pytest
 
 from idiolect.core import tree
 from idiolect.deploy import experiment
-from idiolect.deploy.client_state import Memory
+from idiolect.deploy.client_state import StateStore
 from idiolect.runs import checkpoint
 from idiolect.simulation.schedule import Turn
 from idiolect.simulation.simulation import Simulation
-from tests.deploy.federation_on_disk import Field, descendants, events, field, journal, needs_flower
-from tests.deploy.offline import config, simulated
+from tests.deploy.federation_processes import (
+    LocalProcesses,
+    descendants,
+    events,
+    federation,
+    journal,
+    needs_flower,
+)
+from tests.deploy.local_federation import config, simulated
 from tests.deploy.test_server import METHODS
 
 pytestmark = [needs_flower, pytest.mark.heavy]
 
-STRANGE = ("--data", "tests.deploy.strange:load")
+STRANGE = ("--data", "tests.deploy.faulty_client:load")
 
 
 def begin(
-    site: Field, method: str, rounds: int, *more: str, keys: bool = False, **env: str
+    fed: LocalProcesses, method: str, rounds: int, *more: str, keys: bool = False, **env: str
 ) -> None:
     options = [f"--set=method.{k}={v}" for k, v in METHODS.get(method, {}).items()]
-    site.server(
+    fed.server(
         *(method, "--clients", "3", "--rounds", str(rounds), "--dtype", "float64"),
         *("--model", "mlp", "--out", "run", *options, *more),
         keys=keys,
@@ -74,60 +81,60 @@ def assert_same(run: Path, folder: Path, sim: Simulation) -> None:
         np.testing.assert_allclose(ours, theirs[name].double(), atol=1e-9, rtol=0, err_msg=name)
     name = experiment.read_terms(run).experiment
     for i in at_home(run):
-        state = Memory(folder / f"state{i}").load(name)
+        state = StateStore(folder / f"state{i}").load(name)
         assert state is not None
         private = tree.leaves(sim.mine[[i]])
-        for name, value in tree.leaves(state.mine).items():
+        for leaf, value in tree.leaves(state.mine).items():
             np.testing.assert_allclose(
-                value.double(), private[name].double(), atol=1e-9, rtol=0, err_msg=f"{i} {name}"
+                value.double(), private[leaf].double(), atol=1e-9, rtol=0, err_msg=f"{i} {leaf}"
             )
 
 
 def test_client_killed_mid_round_rejoins_with_its_state(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with field(tmp_path) as site:
-        site.run("keys", "keys", "keys", "--clients", "3")
-        assert site.finished("keys") == 0
-        begin(site, "fedas", 14, "--timeout", "40", keys=True)
+    with federation(tmp_path) as fed:
+        fed.run("keys", "keys", "keys", "--clients", "3")
+        assert fed.finished("keys") == 0
+        begin(fed, "fedas", 14, "--timeout", "40", keys=True)
         for i in range(2):
-            site.client(i, keys=True)
-        site.client(2, *STRANGE, keys=True, FAULT="before:1:600")
-        site.wait("client 2 at work in round 2", lambda: (tmp_path / "slow2").exists())
-        site.kill("client2")
+            fed.client(i, keys=True)
+        fed.client(2, *STRANGE, keys=True, FAULT="before:1:600")
+        fed.wait("client 2 at work in round 2", lambda: (tmp_path / "slow2").exists())
+        fed.kill("client2")
         name = experiment.read_terms(run).experiment
-        state = Memory(tmp_path / "state2").load(name)
+        state = StateStore(tmp_path / "state2").load(name)
         assert state is not None and state.fitted.version == 0  # round 1 is safe on disk
-        site.wait("round 2", lambda: any(e["round"] == 2 for e in events(run)))
-        site.client(2, keys=True)
-        assert site.finished() == 0, site.story()
+        fed.wait("round 2", lambda: any(e["round"] == 2 for e in events(run)))
+        fed.client(2, keys=True)
+        assert fed.finished() == 0, fed.story()
     done = {e["round"]: e for e in events(run)}
     assert done[1]["arrived"] == [0, 1, 2]
     assert done[2]["started"] == [0, 1, 2] and done[2]["arrived"] == [0, 1]
-    assert done[14]["arrived"] == [0, 1, 2], site.story()
+    assert done[14]["arrived"] == [0, 1, 2], fed.story()
     assert_same(run, tmp_path, replay(run, "fedas"))
 
 
 def test_a_port_that_was_taken_meanwhile(tmp_path: Path) -> None:
     """Server and client found a port free that is not when Flower comes to listen there."""
-    with field(tmp_path) as site, socket.create_server(("127.0.0.1", 0)) as somebody:
+    with federation(tmp_path) as fed, socket.create_server(("127.0.0.1", 0)) as somebody:
         taken = str(somebody.getsockname()[1])
-        begin(site, "fedavg", 2, TAKEN_PORT=taken)
+        begin(fed, "fedavg", 2, TAKEN_PORT=taken)
         for i in range(3):
-            site.client(i, **({"TAKEN_PORT": taken} if i == 1 else {}))
-        assert site.finished() == 0, site.story()
-        assert "port was taken" in site.out("client1")
+            fed.client(i, **({"TAKEN_PORT": taken} if i == 1 else {}))
+        assert fed.finished() == 0, fed.story()
+        assert "port was taken" in fed.out("client1")
     assert "already in use" in (tmp_path / "run/flower/logs/superlink.log").read_text()
     assert [e["arrived"] for e in events(tmp_path / "run")][1:] == [[0, 1, 2]] * 2
 
 
 def test_late_answer_is_used_by_an_asynchronous_method(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with field(tmp_path) as site:
-        begin(site, "plga", 8, "--window", "8", "--arrivals", "2")
+    with federation(tmp_path) as fed:
+        begin(fed, "plga", 8, "--window", "8", "--arrivals", "2")
         for i in range(2):
-            site.client(i)
-        site.client(2, *STRANGE, FAULT="after:1:48")
-        assert site.finished() == 0, site.story()
+            fed.client(i)
+        fed.client(2, *STRANGE, FAULT="after:1:48")
+        assert fed.finished() == 0, fed.story()
     late = [
         (e["round"], s)
         for e in events(run)
@@ -140,12 +147,12 @@ def test_late_answer_is_used_by_an_asynchronous_method(tmp_path: Path) -> None:
 
 def test_late_answer_is_dropped_by_a_synchronous_method(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with field(tmp_path) as site:
-        begin(site, "fedavg", 8, "--window", "8", "--arrivals", "2")
+    with federation(tmp_path) as fed:
+        begin(fed, "fedavg", 8, "--window", "8", "--arrivals", "2")
         for i in range(2):
-            site.client(i)
-        site.client(2, *STRANGE, FAULT="after:1:38")
-        assert site.finished() == 0, site.story()
+            fed.client(i)
+        fed.client(2, *STRANGE, FAULT="after:1:38")
+        assert fed.finished() == 0, fed.story()
     late = [n for n in journal(run, "late") if (n["client"], n["version"]) == (2, 1)]
     assert len(late) == 1
     assert late[0]["round"] >= 5  # three rounds after it should have been there
@@ -157,19 +164,19 @@ def test_late_answer_is_dropped_by_a_synchronous_method(tmp_path: Path) -> None:
 
 def test_server_killed_mid_round_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with field(tmp_path) as site:
-        site.run("keys", "keys", "keys", "--clients", "3")
-        assert site.finished("keys") == 0
-        begin(site, "fedas", 4, keys=True)
-        site.client(0, keys=True)
-        site.client(1, keys=True)
-        site.client(2, *STRANGE, keys=True, FAULT="after:1:12")
-        site.wait("client 2 done with round 2", lambda: (tmp_path / "slow2").exists())
-        site.kill("server")
+    with federation(tmp_path) as fed:
+        fed.run("keys", "keys", "keys", "--clients", "3")
+        assert fed.finished("keys") == 0
+        begin(fed, "fedas", 4, keys=True)
+        fed.client(0, keys=True)
+        fed.client(1, keys=True)
+        fed.client(2, *STRANGE, keys=True, FAULT="after:1:12")
+        fed.wait("client 2 done with round 2", lambda: (tmp_path / "slow2").exists())
+        fed.kill("server")
         assert [e["round"] for e in events(run)] == [0, 1]
         assert not (run / "summary.json").exists()
-        site.server("--resume", "run", name="again", keys=True)
-        assert site.finished("again") == 0, site.story()
+        fed.server("--resume", "run", name="again", keys=True)
+        assert fed.finished("again") == 0, fed.story()
     done = events(run)
     assert [e["round"] for e in done] == [0, 1, 2, 3, 4]
     assert all(e["arrived"] == [0, 1, 2] for e in done[1:])
@@ -182,12 +189,12 @@ def test_server_killed_mid_round_goes_on(tmp_path: Path) -> None:
 
 def test_bad_answers_are_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with field(tmp_path) as site:
-        begin(site, "fedavg", 5)
-        site.client(0)
-        site.client(1)
-        site.client(2, *STRANGE, FAULT="nan:0,shape:1,version:2,giant:3")
-        assert site.finished() == 0, site.story()
+    with federation(tmp_path) as fed:
+        begin(fed, "fedavg", 5)
+        fed.client(0)
+        fed.client(1)
+        fed.client(2, *STRANGE, FAULT="nan:0,shape:1,version:2,giant:3")
+        assert fed.finished() == 0, fed.story()
     refused = journal(run, "refused")
     assert [n["version"] for n in refused] == [0, 1, 2, 3]
     said = ["holds NaN", "has shape", "version is 9, asked was 2", "bytes, at most"]
@@ -200,17 +207,17 @@ def test_bad_answers_are_refused(tmp_path: Path) -> None:
 
 def test_full_disk_at_a_client(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with field(tmp_path) as site:
-        begin(site, "fedas", 6)
+    with federation(tmp_path) as fed:
+        begin(fed, "fedas", 6)
         for i in range(3):
-            site.client(i)
-        site.wait("round 1", lambda: any(e["round"] == 1 for e in events(run)))
-        worker = next(p for p in descendants(site.processes["client1"].pid) if _is_worker(p))
+            fed.client(i)
+        fed.wait("round 1", lambda: any(e["round"] == 1 for e in events(run)))
+        worker = next(p for p in descendants(fed.processes["client1"].pid) if _is_worker(p))
         # No file of this process may grow beyond 2 kB: to the program, a disk that is full.
         whole = resource.prlimit(worker, resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
-        site.wait("a failure", lambda: journal(run, "lost"))
+        fed.wait("a failure", lambda: journal(run, "lost"))
         resource.prlimit(worker, resource.RLIMIT_FSIZE, whole)
-        assert site.finished() == 0, site.story()
+        assert fed.finished() == 0, fed.story()
     lost = [n for n in journal(run, "lost") if n["kind"] == "fit"]
     assert lost and all(n["client"] == 1 and "disk: " in n["reason"] for n in lost)
     done = events(run)
@@ -235,26 +242,26 @@ def memory(pids: list[int]) -> int:
     return total // 1_000_000
 
 
-def grown(site: Field, names: list[str]) -> dict[str, Any]:
-    return {n: memory([site.processes[n].pid, *descendants(site.processes[n].pid)]) for n in names}
+def grown(fed: LocalProcesses, names: list[str]) -> dict[str, Any]:
+    return {n: memory([fed.processes[n].pid, *descendants(fed.processes[n].pid)]) for n in names}
 
 
 def test_sixteen_clients_without_a_leak(tmp_path: Path) -> None:
     run = tmp_path / "run"
     clients = 16
-    with field(tmp_path) as site:
-        site.server(
+    with federation(tmp_path) as fed:
+        fed.server(
             *("fedas", "--clients", str(clients), "--rounds", "6", "--model", "mlp"),
             *("--set=method.epochs=1", "--out", "run", "--timeout", "500"),
         )
         for i in range(clients):
-            site.client(i)
-        names = list(site.processes)
-        site.wait("round 1", lambda: any(e["round"] == 1 for e in events(run)), 900)
-        before = grown(site, names)
-        site.wait("round 6", lambda: any(e["round"] == 6 for e in events(run)), 900)
-        after = grown(site, names)
-        assert site.finished() == 0, site.story()
+            fed.client(i)
+        names = list(fed.processes)
+        fed.wait("round 1", lambda: any(e["round"] == 1 for e in events(run)), 900)
+        before = grown(fed, names)
+        fed.wait("round 6", lambda: any(e["round"] == 6 for e in events(run)), 900)
+        after = grown(fed, names)
+        assert fed.finished() == 0, fed.story()
     done = events(run)
     assert all(len(e["arrived"]) == clients for e in done[1:])
     print(f"server MB {before['server']} -> {after['server']}")

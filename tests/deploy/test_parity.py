@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from idiolect.core import tree
-from idiolect.deploy import experiment as conduct
-from idiolect.deploy import processes as launch
-from idiolect.deploy.client_state import Memory
-from idiolect.deploy.dispatch import Terms
-from idiolect.deploy.proxy import open_door
+from idiolect.deploy import experiment, superlink
+from idiolect.deploy.client_state import StateStore
+from idiolect.deploy.processes import ChildProcesses
+from idiolect.deploy.proxy import serve_proxy
+from idiolect.deploy.terms import FederationTerms
 from idiolect.runs import checkpoint
 from idiolect.runs.history import ClientLog
-from tests.deploy.federation_on_disk import field, needs_flower
-from tests.deploy.offline import config, simulated
+from tests.deploy.federation_processes import federation, needs_flower
+from tests.deploy.local_federation import config, simulated
 from tests.deploy.test_server import METHODS
 
 CLIENTS = 3
@@ -32,16 +32,16 @@ def check_against_simulator(run: Path, folder: Path, made: dict[str, Any]) -> No
     assert saved is not None and saved.round == made["rounds"]
     names = [n for n in theirs if n.startswith(("server/", "tables/"))]
     assert names
-    for name in names:
-        _close(saved.tensors[name], theirs[name], f"{run.name} {name}")
-    experiment = conduct.read_terms(run).experiment
+    for leaf in names:
+        _close(saved.tensors[leaf], theirs[leaf], f"{run.name} {leaf}")
+    name = experiment.read_terms(run).experiment
     for i in range(CLIENTS):
-        state = Memory(folder / f"state{i}").load(experiment)
+        state = StateStore(folder / f"state{i}").load(name)
         assert state is not None
         private = tree.leaves(sim.mine[[i]])
         assert set(private) == set(tree.leaves(state.mine))
-        for name, value in tree.leaves(state.mine).items():
-            _close(value, private[name], f"{run.name} client {i} {name}")
+        for leaf, value in tree.leaves(state.mine).items():
+            _close(value, private[leaf], f"{run.name} client {i} {leaf}")
     table = ClientLog(run)
     table.load()
     for done in rounds:
@@ -55,34 +55,34 @@ def _close(ours: Any, theirs: Any, what: str) -> None:
 
 
 def ended(run: Path) -> dict[str, Any] | None:
-    status = conduct.read_status(run)
+    status = experiment.read_status(run)
     return status if status["state"] in ("done", "failed") else None
 
 
 def run_together(tmp_path: Path, methods: list[str], rounds: int, *client: str) -> None:
     """All methods at once over one SuperLink: a site is in several experiments."""
-    with field(tmp_path) as site:
+    with federation(tmp_path) as fed:
         for i in range(CLIENTS):
-            site.client(i, *client)
-        family = launch.Family(tmp_path / "logs")
+            fed.client(i, *client)
+        children = ChildProcesses(tmp_path / "logs")
         close = None
         try:
-            inside, home = launch.start_superlink(family, tmp_path, None)
-            close = open_door("127.0.0.1", site.port, f"http://127.0.0.1:{inside}", None)
+            port, home = superlink.start_superlink(children, tmp_path, None)
+            close = serve_proxy("127.0.0.1", fed.port, f"http://127.0.0.1:{port}", None)
             made = {}
             for number, name in enumerate(methods):
                 made[name] = config(name, rounds=rounds, **METHODS[name])
                 run = tmp_path / name
-                experiment = f"{number:032x}"
-                conduct.plan(run, made[name], Terms(experiment, CLIENTS, timeout=200.0))
-                launch.submit(home, tmp_path, run)
+                terms = FederationTerms(f"{number:032x}", CLIENTS, timeout=200.0)
+                experiment.plan(run, made[name], terms)
+                superlink.submit(home, tmp_path, run)
             for name in methods:
-                status = site.wait(name, partial(ended, tmp_path / name))
-                assert status["state"] == "done", f"{status}\n{site.story()}"
+                status = fed.wait(name, partial(ended, tmp_path / name))
+                assert status["state"] == "done", f"{status}\n{fed.story()}"
         finally:
             if close is not None:
                 close()
-            family.end()
+            children.end()
     for name in methods:
         check_against_simulator(tmp_path / name, tmp_path, made[name])
 

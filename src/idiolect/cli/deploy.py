@@ -68,7 +68,7 @@ def server(
 ) -> None:
     """Run one method over real sites; the run directory is that of `idiolect run`."""
     from idiolect.deploy import processes
-    from idiolect.deploy.serve import serve
+    from idiolect.deploy.run_server import run_server
 
     processes.needs_flower()
     if insecure == (keys is not None):
@@ -95,7 +95,7 @@ def server(
             "init": init,
         }
         run = _planned(method, clients, settings, wanted, config, set_ or [], out)
-    summary = serve(run, keys, host, port)
+    summary = run_server(run, keys, host, port)
     if as_json:
         from idiolect.cli import screen
 
@@ -119,7 +119,7 @@ def _planned(
 ) -> Path:
     """Write the settings of a new run."""
     from idiolect.deploy import experiment
-    from idiolect.deploy.dispatch import Terms
+    from idiolect.deploy.terms import FederationTerms
     from idiolect.runs import config as settings
 
     if method is None or clients is None:
@@ -136,7 +136,7 @@ def _planned(
     run = out or Path("runs") / f"{method}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
         raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")
-    experiment.plan(run, config, Terms(secrets.token_hex(16), clients, **wanted))
+    experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **wanted))
     return run
 
 
@@ -177,6 +177,7 @@ def client(
 ) -> None:
     """Take part in a federation with this machine's data."""
     from idiolect.deploy import processes
+    from idiolect.deploy.run_client import run_client, start_supernode
 
     processes.needs_flower()
     if worker not in ("idiolect", "flower"):
@@ -197,14 +198,14 @@ def client(
         "model": model,
         "device": device,
     }
-    family = processes.Family(state / "logs")
+    children = processes.ChildProcesses(state / "logs")
     try:
-        start = partial(processes.start_client, family, settings, server, ca, key, worker)
-        processes.stay(family, start)
+        start = partial(start_supernode, children, settings, server, ca, key, worker)
+        run_client(children, start)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:
-        family.end()
+        children.end()
 
 
 def keys(

@@ -1,22 +1,37 @@
-"""The same methods across real sites: a Flower ClientApp and ServerApp (extra `deploy`).
+"""The same methods on real sites, through Flower (extra `deploy`).
 
-    wire        what a message is: JSON and one safetensors block, never pickle
-    site        what a client does with a request; knows no Flower
-    memory      the client's state on its disk, committed before the reply
-    own         a client's own data: a file, a folder or a function
-    check       every reply is held against what this round's reply must look like
-    pattern     … which the method itself tells, on made-up samples
-    ledger      who is idle, busy or gone, and which messages are out
-    desk        greets nodes, seats clients, sends requests, judges answers
-    scores      what clients told of their tests
-    hub         the server's round loop; a `Simulation` whose clients are elsewhere
-    conduct     one experiment from its run directory
-    grid        the hub's messages as Flower messages
-    apps        ServerApp and ClientApp
-    worker      a long-lived client process that runs only what is installed at the site
-    door        the one port that is open to the world: fleet paths, nothing else
-    launch      SuperLink and SuperNode with safe defaults
-    credentials certificates and node keys
+What travels
+    messages          a message is JSON and one safetensors block, never pickle
+    expected_reply    what an answer must look like, found by running the method on made-up samples
+    validate          checks of every answer before it touches the server's state
+    transport         what the server needs from a network
+    flower_transport  … as Flower messages
 
-Only `grid`, `apps` and `worker` import Flower.
+The server
+    terms             who may take part and how long the server waits
+    registry          which clients take part, which requests are open, what happened
+    dispatch          sends requests, passes trusted answers to their handlers
+    enrolment         finds out who is online and who may take part
+    client_requests   what is asked of clients
+    arrivals          what comes back and when it is used
+    scores            what clients found when they tested
+    server            the rounds; it has the simulator's interface
+    experiment        one experiment from its run directory
+    run_server        `idiolect server`
+
+A client
+    client            how a client answers a request; knows no network
+    client_data       its data: a file, a folder or a function
+    client_state      its private state on its disk
+    worker            the process that answers requests with what is installed at the site
+    run_client        `idiolect client`
+
+Processes and security
+    apps              Flower's ServerApp and ClientApp
+    superlink         Flower's server on this machine
+    proxy             the one port that is open to others: the fleet's paths, nothing else
+    processes         child processes and Flower's environment
+    credentials       certificates and node keys
+
+Only `flower_transport`, `apps` and `worker` import Flower; only `worker` uses private parts of it.
 """

@@ -1,4 +1,4 @@
-"""ServerApp and ClientApp. What they do is in `hub` and `site`."""
+"""Flower's ServerApp and ClientApp; what they do is in `experiment` and `client`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from idiolect.deploy import transport as wiring
-from idiolect.deploy.client import Site
-from idiolect.deploy.client_data import open_site
-from idiolect.deploy.experiment import conduct
+from idiolect.deploy import flower_transport
+from idiolect.deploy.client import Client
+from idiolect.deploy.client_data import open_client
+from idiolect.deploy.experiment import run_experiment
 
-REQUEST_LIMIT = 1 << 34  # bytes of one request: what a client takes from its server
+MAX_REQUEST_BYTES = 1 << 34  # what a client accepts from its server
 
 server = ServerApp()
 client = ClientApp()
@@ -25,23 +25,23 @@ client = ClientApp()
 
 @server.main()  # type: ignore[untyped-decorator]
 def main(grid: Grid, context: Context) -> None:
-    """One experiment into the run directory named in the run's config."""
+    """Run one experiment into the directory that the Flower run's config names."""
     run = Path(str(context.run_config["run"]))
-    conduct(run, wiring.FlowerPost(grid))
+    run_experiment(run, flower_transport.FlowerTransport(grid))
 
 
 @client.query()  # type: ignore[untyped-decorator]
 def answer(message: Message, context: Context) -> Message:
-    """One request, in a process that Flower started for it."""
-    return reply(_site(os.environ["IDIOLECT_SITE"]), message)
+    """Answer one request, in a process that Flower started for it."""
+    return reply(_client(os.environ["IDIOLECT_SITE"]), message)
 
 
-def reply(site: Site, message: Message) -> Message:
-    letter = wiring.from_record(message.content, REQUEST_LIMIT)
-    return Message(wiring.to_record(site.answer(letter)), reply_to=message)
+def reply(site: Client, message: Message) -> Message:
+    request = flower_transport.from_record(message.content, MAX_REQUEST_BYTES)
+    return Message(flower_transport.to_record(site.answer(request)), reply_to=message)
 
 
 @lru_cache(maxsize=1)
-def _site(settings: str) -> Site:
+def _client(settings: str) -> Client:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return open_site(json.loads(settings))
+    return open_client(json.loads(settings))

@@ -1,12 +1,12 @@
-"""A client: its data, its disk, and what it does when the server asks. Knows no network.
+"""A client: its data, its state on disk, and how it answers the server. Knows no network.
 
-    hello     who I am and how much data I have
-    fit       local work of a round; committed to disk before the answer
-    rejoin    my late work arrives: look at the present first
-    recall    the answer I gave for a round, if I still have it (after a server crash)
-    evaluate  test what I would predict with now
+    hello     who it is and how much data it has
+    fit       the local work of a round; the result is on disk before the answer leaves
+    rejoin    its work is late: it sees the present before the work is used
+    recall    the answer it gave for a round, if it still has it (after a server crash)
+    evaluate  test the model it would predict with now
 
-Answers hold what the method sends up, and sample counts, losses and accuracies; `mine` stays.
+An answer holds what the method sends up, sample counts, losses and accuracies; `mine` stays.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from idiolect.core import tree
 from idiolect.core.method import Down, Method
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
-from idiolect.deploy.client_state import Memory, Remembered, Stage
-from idiolect.deploy.messages import Letter
+from idiolect.deploy.client_state import ClientState, CommittedWork, StateStore
+from idiolect.deploy.messages import Payload
 from idiolect.engine import select
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.samples import Part
 from idiolect.errors import UserError
 
-log = logging.getLogger("idiolect.site")
+log = logging.getLogger("idiolect.client")
 
-HERE = 0  # the one client in a site's own data
-LARGEST_LOG = 4096  # numbers of one thing a method shows per client and round
-CACHED_WORKS = 4  # experiments whose model and data stay in memory
+ONLY_CLIENT = 0  # position of the client in its data, whatever its id in the federation
+MAX_LOGGED_NUMBERS = 4096  # of one log entry of a method, per client and round
+MAX_CACHED_EXPERIMENTS = 4  # their models and data stay in memory
 
 
 class Refused(Exception):
     """The request is not done; the reason goes back to the server."""
 
 
-class Work:
-    """One experiment as this client sees it: method and engine."""
+class LocalExperiment:
+    """Method and engine of one experiment at this client."""
 
-    def __init__(self, config: dict[str, Any], data: Federation, client: int, device: str):
+    def __init__(self, config: dict[str, Any], data: Federation, client_id: int, device: str):
         self.method: Method = methods.build(config["method"])
         module = models.build(config["model"], data.shape, data.classes, config["seed"])
         select.check_model(module, data)
@@ -60,16 +60,16 @@ class Work:
             seed=config["seed"],
             device=torch.device(device),
             dtype=select.dtype(config["dtype"]),
-            keys=[(config["seed"], client)],
+            keys=[(config["seed"], client_id)],
         )
 
 
-class Site:
+class Client:
     """One client of a federation."""
 
     def __init__(
         self,
-        client: int,
+        client_id: int,
         data: Federation,
         state: Path,
         *,
@@ -80,61 +80,61 @@ class Site:
     ):
         if data.n_clients != 1:
             raise UserError(f"a site holds the data of one client, not of {data.n_clients}")
-        self.client, self.data, self.name = client, data, name or str(client)
+        self.id, self.data, self.name = client_id, data, name or str(client_id)
         self.labels = labels
-        self.memory = Memory(state)
+        self.store = StateStore(state)
         self.model, self.device = model, device
-        self._works: dict[str, Work] = {}
-        self._kinds: dict[str, Callable[[Letter, Work], Letter]] = {
+        self._experiments: dict[str, LocalExperiment] = {}
+        self._handlers: dict[str, Callable[[Payload, LocalExperiment], Payload]] = {
             "fit": self._fit,
             "rejoin": self._rejoin,
             "recall": self._recall,
             "evaluate": self._evaluate,
         }
 
-    def answer(self, request: Letter) -> Letter:
-        """Whatever goes wrong here is an answer too: the server must not wait for a timeout."""
+    def answer(self, request: Payload) -> Payload:
+        """Answer a request. A failure is an answer too: the server must not wait for a timeout."""
         echo = {k: request.meta.get(k) for k in ("kind", "experiment", "version")}
-        echo["client"] = self.client
+        echo["client"] = self.id
         try:
-            done = self._do(request)
+            done = self._handle(request)
         except Refused as reason:
             log.warning("refused %s: %s", request.kind, reason)
-            return Letter(echo | {"refused": str(reason)})
+            return Payload(echo | {"refused": str(reason)})
         except OSError as error:
             log.error("%s failed: %s", request.kind, error)
-            return Letter(echo | {"refused": f"disk: {error.strerror or type(error).__name__}"})
+            return Payload(echo | {"refused": f"disk: {error.strerror or type(error).__name__}"})
         except UserError as error:
             log.error("%s failed: %s", request.kind, error)
-            return Letter(echo | {"refused": str(error)})
+            return Payload(echo | {"refused": str(error)})
         except Exception as error:
             # The text of an exception may quote data, so only its type leaves the site.
             log.exception("%s failed", request.kind)
-            return Letter(echo | {"refused": f"{type(error).__name__} at the site, see its log"})
-        return Letter(echo | done.meta, done.record)
+            return Payload(echo | {"refused": f"{type(error).__name__} at the site, see its log"})
+        return Payload(echo | done.meta, done.record)
 
-    def _do(self, request: Letter) -> Letter:
+    def _handle(self, request: Payload) -> Payload:
         if request.kind == "hello":
             return self._hello(request)
-        if request.kind not in self._kinds:
+        if request.kind not in self._handlers:
             raise Refused(f"unknown request '{request.kind[:40]}'")
-        work = self._work(request.meta.get("config"))
-        arranged = tree.ordered(request.record, work.engine.net.names)
-        return self._kinds[request.kind](Letter(request.meta, arranged), work)
+        experiment = self._experiment_of(request.meta.get("config"))
+        record = tree.ordered(request.record, experiment.engine.net.names)
+        return self._handlers[request.kind](Payload(request.meta, record), experiment)
 
-    def _work(self, config: Any) -> Work:
+    def _experiment_of(self, config: Any) -> LocalExperiment:
         key = json.dumps(config, sort_keys=True)
-        if key not in self._works:
+        if key not in self._experiments:
             if not isinstance(config, dict):
                 raise Refused("the request carries no settings")
             self._check_model_name(str(config["model"]["name"]))
-            if len(self._works) >= CACHED_WORKS:
-                self._works.pop(next(iter(self._works)))
-            self._works[key] = Work(config, self.data, self.client, self.device)
-        return self._works[key]
+            if len(self._experiments) >= MAX_CACHED_EXPERIMENTS:
+                self._experiments.pop(next(iter(self._experiments)))
+            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device)
+        return self._experiments[key]
 
     def _check_model_name(self, name: str) -> None:
-        """`module:Class` is an import: the site decides what is imported at the site."""
+        """A model given as `module:Class` is imported: the site decides what runs at the site."""
         if self.model is not None and name != self.model:
             raise Refused(f"the server wants model {name}, this site runs {self.model}")
         if ":" in name and self.model is None:
@@ -142,9 +142,9 @@ class Site:
 
     # --- requests ---
 
-    def _hello(self, request: Letter) -> Letter:
-        known = self.memory.load(_experiment(request))
-        return Letter(
+    def _hello(self, request: Payload) -> Payload:
+        known = self.store.load(_experiment_id(request))
+        return Payload(
             {
                 "name": self.name,
                 "sizes": {p: len(getattr(self.data, p)[0]) for p in ("train", "val", "test")},
@@ -156,115 +156,121 @@ class Site:
             }
         )
 
-    def _fit(self, request: Letter, work: Work) -> Letter:
-        version = _whole(request.meta, "version")
-        state = self._state(request, work)
+    def _fit(self, request: Payload, experiment: LocalExperiment) -> Payload:
+        version = _whole_number(request.meta, "version")
+        state = self._state(request, experiment)
         if state.fitted.version == version:
             log.info("round %d: answered again from disk", version + 1)
-            return Letter(state.fitted.answer, {"up": state.fitted.up})
+            return Payload(state.fitted.answer, {"up": state.fitted.up})
         if state.fitted.version > version:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
-        down = Down(request.record.get("shared", {}), request.record.get("each", {}))
-        done = work.engine.fit(work.method, down, state.mine, [HERE], version)
+        done = experiment.engine.fit(
+            experiment.method, _down(request), state.mine, [ONLY_CLIENT], version
+        )
         loss = float(done.train_loss.mean())
         answer: dict[str, Any] = {
             "samples": int(np.sum(done.samples)),
             "train_loss": loss if math.isfinite(loss) else None,
-            "logs": {n: v.tolist() for n, v in done.logs.items() if _shown(v)},
+            "logs": {n: v.tolist() for n, v in done.logs.items() if _can_be_logged(v)},
         }
         if request.meta.get("test"):
-            answer["after"] = self._test(work, done.trained)
-        fitted = Stage(version, done.mine, done.up, answer)
-        self.memory.commit(_experiment(request), Remembered(self.client, fitted))
+            answer["after"] = self._test(experiment, done.trained)
+        fitted = CommittedWork(version, done.mine, done.up, answer)
+        self.store.commit(_experiment_id(request), ClientState(self.id, fitted))
         log.info("round %d: trained on %d samples", version + 1, answer["samples"])
-        return Letter(answer, {"up": done.up})
+        return Payload(answer, {"up": done.up})
 
-    def _rejoin(self, request: Letter, work: Work) -> Letter:
-        version, since = _whole(request.meta, "version"), _whole(request.meta, "since")
-        state = self._state(request, work)
+    def _rejoin(self, request: Payload, experiment: LocalExperiment) -> Payload:
+        version, since = (_whole_number(request.meta, key) for key in ("version", "since"))
+        state = self._state(request, experiment)
         if state.fitted.version != since:
             raise Refused(f"my last work is of version {state.fitted.version}, not {since}")
         if state.rejoined is not None and state.rejoined.version == version:
-            return Letter(state.rejoined.answer, {"up": state.rejoined.up})
-        seen = Down(request.record.get("shared", {}), request.record.get("each", {})).stacked(1)
-        local = work.engine.local([HERE], version)
-        # Always from the state right after training, so asking twice is asking once.
-        up, mine = work.method.rejoin(seen, state.fitted.mine, state.fitted.up, local)
+            return Payload(state.rejoined.answer, {"up": state.rejoined.up})
+        seen = _down(request).stacked(1)
+        local = experiment.engine.local([ONLY_CLIENT], version)
+        # Always from the state right after training: a repeated request gives the same answer.
+        up, mine = experiment.method.rejoin(seen, state.fitted.mine, state.fitted.up, local)
         answer: dict[str, Any] = {}
         if request.meta.get("test"):
-            answer["after"] = self._test(work, work.method.trained(seen, up, mine))
-        state.rejoined = Stage(version, mine, up, answer)
-        self.memory.commit(_experiment(request), state)
-        return Letter(answer, {"up": up})
+            answer["after"] = self._test(experiment, experiment.method.trained(seen, up, mine))
+        state.rejoined = CommittedWork(version, mine, up, answer)
+        self.store.commit(_experiment_id(request), state)
+        return Payload(answer, {"up": up})
 
-    def _recall(self, request: Letter, work: Work) -> Letter:
-        state = self.memory.load(_experiment(request))
-        if state is None or state.fitted.version != _whole(request.meta, "version"):
-            return Letter({"have": False})
-        return Letter(state.fitted.answer | {"have": True}, {"up": state.fitted.up})
+    def _recall(self, request: Payload, experiment: LocalExperiment) -> Payload:
+        state = self.store.load(_experiment_id(request))
+        if state is None or state.fitted.version != _whole_number(request.meta, "version"):
+            return Payload({"have": False})
+        return Payload(state.fitted.answer | {"have": True}, {"up": state.fitted.up})
 
-    def _evaluate(self, request: Letter, work: Work) -> Letter:
-        state = self._state(request, work)
-        record = request.record
-        down = Down(record.get("shared", {}), record.get("each", {})).stacked(1)
-        params = work.method.personal(down, work.engine.to_device(state.mine))
-        coming = work.engine.local([HERE], _whole(request.meta, "version"))
-        answer = {"before": self._test(work, work.method.adapt(params, coming))}
+    def _evaluate(self, request: Payload, experiment: LocalExperiment) -> Payload:
+        state = self._state(request, experiment)
+        down, mine = _down(request), experiment.engine.to_device(state.mine)
+        params = experiment.method.personal(down.stacked(1), mine)
+        local = experiment.engine.local([ONLY_CLIENT], _whole_number(request.meta, "version"))
+        answer = {"before": self._test(experiment, experiment.method.adapt(params, local))}
         part = request.meta.get("global")
-        shared: Tree | None = record.get("global") or record.get("shared", {}).get(part)
+        shared: Tree | None = request.record.get("global") or down.shared.get(part or "")
         if shared is not None:
-            answer["global"] = self._test(work, tree.expand(shared, 1))
-        return Letter(answer)
+            answer["global"] = self._test(experiment, tree.expand(shared, 1))
+        return Payload(answer)
 
-    # --- what they share ---
+    # --- shared by the requests ---
 
-    def _state(self, request: Letter, work: Work) -> Remembered:
-        """From disk, or made from the starting point the server sends at the first contact."""
-        experiment = _experiment(request)
-        state = self.memory.load(experiment)
+    def _state(self, request: Payload, experiment: LocalExperiment) -> ClientState:
+        """The state on disk, or at the first contact one made from the starting point."""
+        name = _experiment_id(request)
+        state = self.store.load(name)
         if state is not None:
-            if state.client != self.client:
+            if state.client != self.id:
                 raise Refused(f"the state on disk belongs to client {state.client}")
-            for stage in filter(None, (state.fitted, state.rejoined)):
-                stage.mine = tree.ordered(stage.mine, work.engine.net.names)
-                stage.up = tree.ordered(stage.up, work.engine.net.names)
+            for work in filter(None, (state.fitted, state.rejoined)):
+                work.mine = tree.ordered(work.mine, experiment.engine.net.names)
+                work.up = tree.ordered(work.up, experiment.engine.net.names)
             return state
         if "start" not in request.record:
             raise Refused("no state of this experiment here: the starting point is needed")
         begin = tree.expand(request.record["start"], 1)
-        mine = work.method.client_init(begin, work.engine.local([HERE], 0))
-        state = Remembered(self.client, Stage(-1, mine))
-        self.memory.commit(experiment, state)
+        mine = experiment.method.client_init(begin, experiment.engine.local([ONLY_CLIENT], 0))
+        state = ClientState(self.id, CommittedWork(-1, mine))
+        self.store.commit(name, state)
         return state
 
-    def _test(self, work: Work, params: Tree) -> dict[str, dict[str, float | None]]:
+    def _test(
+        self, experiment: LocalExperiment, params: Tree
+    ) -> dict[str, dict[str, float | None]]:
         found: dict[str, dict[str, float | None]] = {}
         parts: tuple[Part, ...] = ("test", "val")
         for part in parts:
-            rows = work.engine.data.parts[part][HERE]
+            rows = experiment.engine.data.parts[part][ONLY_CLIENT]
             if len(rows):
-                correct, loss = work.engine.evaluate(params, [HERE], part)
-                found[part] = {"correct": float(correct[0]), "loss": _finite(loss[0])}
+                correct, loss = experiment.engine.evaluate(params, [ONLY_CLIENT], part)
+                found[part] = {"correct": float(correct[0]), "loss": _finite_or_none(loss[0])}
         return found
 
 
-def _shown(value: Tensor) -> bool:
-    return value.numel() <= LARGEST_LOG and bool(torch.isfinite(value.double()).all())
+def _down(request: Payload) -> Down:
+    return Down(request.record.get("shared", {}), request.record.get("each", {}))
 
 
-def _finite(value: Tensor) -> float | None:
+def _can_be_logged(value: Tensor) -> bool:
+    return value.numel() <= MAX_LOGGED_NUMBERS and bool(torch.isfinite(value.double()).all())
+
+
+def _finite_or_none(value: Tensor) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
 
 
-def _experiment(request: Letter) -> str:
+def _experiment_id(request: Payload) -> str:
     try:
-        return Memory.checked(str(request.meta.get("experiment")))
+        return StateStore.checked(str(request.meta.get("experiment")))
     except ValueError as error:
         raise Refused(str(error)) from None
 
 
-def _whole(meta: dict[str, Any], key: str) -> int:
+def _whole_number(meta: dict[str, Any], key: str) -> int:
     value = meta.get(key)
     if type(value) is not int or value < 0:
         raise Refused(f"{key} must be a whole number, got {value!r}")

@@ -1,4 +1,4 @@
-"""A client's start: its own data, its id, its folder."""
+"""Reads a client's data from a file, a folder or a function, and builds the client with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.data import Federation
-from idiolect.deploy.client import Site
+from idiolect.deploy.client import Client
 from idiolect.errors import UserError, did_you_mean
 
 Classes = int | list[str] | None  # how many, or their names in order
@@ -19,16 +19,16 @@ Classes = int | list[str] | None  # how many, or their names in order
 ARRAYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
 
 
-def open_site(settings: dict[str, Any]) -> Site:
-    """A site from plain settings (they cross a process boundary as JSON)."""
+def open_client(settings: dict[str, Any]) -> Client:
+    """A client from plain settings, which reach its process as JSON."""
     classes = read_classes(settings.get("classes"))
     data = load_data(settings["data"], classes, settings["client"])
-    return Site(
+    return Client(
         settings["client"],
         data,
         Path(settings["state"]),
         name=settings.get("name") or "",
-        labels=label_list(classes),
+        labels=labels_digest(classes),
         model=settings.get("model"),
         device=settings.get("device") or "cpu",
     )
@@ -48,8 +48,8 @@ def read_classes(text: str | None) -> Classes:
     return names
 
 
-def label_list(classes: Classes) -> str:
-    """Identity of the list of names: sites that number classes differently must not meet."""
+def labels_digest(classes: Classes) -> str:
+    """A digest of the list of names: clients that number classes differently must not mix."""
     if not isinstance(classes, list):
         return ""
     return hashlib.sha256("\n".join(classes).encode()).hexdigest()[:16]
@@ -101,7 +101,7 @@ def _from_folder(path: Path) -> dict[str, Any]:
 
 def _one_client(arrays: dict[str, Any], classes: Classes, where: str) -> Federation:
     if isinstance(classes, list):
-        arrays = {n: _numbered(a, classes) if n[0] == "y" else a for n, a in arrays.items()}
+        arrays = {n: _as_numbers(a, classes) if n[0] == "y" else a for n, a in arrays.items()}
         classes = len(classes)
     try:
         return Federation.from_arrays([arrays], classes=classes)
@@ -109,8 +109,8 @@ def _one_client(arrays: dict[str, Any], classes: Classes, where: str) -> Federat
         raise UserError(f"--data {where}: {error}") from None
 
 
-def _numbered(labels: Any, names: list[str]) -> Any:
-    """Names of classes as their places in the list; numbers stay as they are."""
+def _as_numbers(labels: Any, names: list[str]) -> Any:
+    """Class names as their positions in the list; numbers stay as they are."""
     labels = np.asarray(labels)
     if labels.dtype.kind not in "US":
         return labels

@@ -1,9 +1,9 @@
-"""A client's private state on its own disk.
+"""A client's private state on its disk.
 
 One file per experiment holds the state after the last training and the answer that was given for it
-(and, if late work rejoined, the state and answer of that). It is written beside its place, synced
-and renamed before the answer leaves, so at any moment the disk holds a whole state together with
-the answer that belongs to it: a repeated request is answered from the file and trains nothing.
+(and, if late work rejoined, the state and answer of that). Before an answer leaves, the file is
+replaced in one step (temporary file, sync, rename), so at any moment the disk holds a whole state
+and the answer that belongs to it. A repeated request is answered from the file and trains nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from idiolect.errors import UserError
 
 
 @dataclass
-class Stage:
-    """State and answer of one piece of work."""
+class CommittedWork:
+    """The private state after one piece of work, and the answer that was given for it."""
 
     version: int  # round, from 0; -1 before any training
     mine: Record = field(default_factory=dict)
@@ -32,19 +32,19 @@ class Stage:
 
 
 @dataclass
-class Remembered:
-    """What a client knows of one experiment."""
+class ClientState:
+    """All that a client keeps of one experiment."""
 
     client: int
-    fitted: Stage
-    rejoined: Stage | None = None
+    fitted: CommittedWork
+    rejoined: CommittedWork | None = None
 
     @property
     def mine(self) -> Record:
         return (self.rejoined or self.fitted).mine
 
 
-class Memory:
+class StateStore:
     """The states of all experiments a client takes part in, under one folder."""
 
     def __init__(self, folder: Path):
@@ -59,7 +59,7 @@ class Memory:
 
     @staticmethod
     def checked(experiment: str) -> str:
-        """The name comes over the network: it must not be able to leave the folder."""
+        """Refuse anything but an id: the name comes over the network and becomes a file name."""
         if not re.fullmatch(r"[0-9a-f]{8,64}", experiment):
             raise ValueError(f"{experiment[:70]!r} is not an experiment id")
         return experiment
@@ -67,8 +67,8 @@ class Memory:
     def path(self, experiment: str) -> Path:
         return self.folder / f"{self.checked(experiment)}.safetensors"
 
-    def load(self, experiment: str) -> Remembered | None:
-        """None at the first contact."""
+    def load(self, experiment: str) -> ClientState | None:
+        """The state on disk; None at the first contact."""
         from safetensors.torch import load_file
 
         path = self.path(experiment)
@@ -76,30 +76,30 @@ class Memory:
             return None
         parts = tree.nest(load_file(path))
         about = json.loads(bytes(parts.pop("about").tolist()))
-        fitted = _stage(about["fitted"], parts.get("fitted", {}))
+        fitted = _committed_work(about["fitted"], parts.get("fitted", {}))
         rejoined = about["rejoined"]
-        return Remembered(
+        return ClientState(
             about["client"],
             fitted,
-            None if rejoined is None else _stage(rejoined, parts.get("rejoined", {})),
+            None if rejoined is None else _committed_work(rejoined, parts.get("rejoined", {})),
         )
 
-    def commit(self, experiment: str, state: Remembered) -> None:
-        """On disk when this returns; an OSError leaves the old state as it was."""
-        stages = {"fitted": state.fitted}
+    def commit(self, experiment: str, state: ClientState) -> None:
+        """Write the state to disk before this returns; an OSError leaves the old one as it was."""
+        works = {"fitted": state.fitted}
         about: dict[str, Any] = {"client": state.client, "rejoined": None}
         if state.rejoined is not None:
-            stages["rejoined"] = state.rejoined
+            works["rejoined"] = state.rejoined
         record: Record = {}
-        for name, stage in stages.items():
-            about[name] = {"version": stage.version, "answer": stage.answer}
-            record[name] = {"mine": stage.mine, "up": stage.up}
+        for name, work in works.items():
+            about[name] = {"version": work.version, "answer": work.answer}
+            record[name] = {"mine": work.mine, "up": work.up}
         # The JSON is a leaf of the same file: one rename commits both.
         record["about"] = torch.tensor(list(json.dumps(about).encode()), dtype=torch.uint8)
         files.write_tensors(self.path(experiment), tree.leaves(record))
 
 
-def _stage(about: dict[str, Any], parts: Record) -> Stage:
-    return Stage(
+def _committed_work(about: dict[str, Any], parts: Record) -> CommittedWork:
+    return CommittedWork(
         int(about["version"]), parts.get("mine", {}), parts.get("up", {}), dict(about["answer"])
     )

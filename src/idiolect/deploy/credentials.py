@@ -1,9 +1,9 @@
 """Certificates and node keys: a folder at the server, one private key at each site.
 
-DIR/ca.pem, ca.key          the federation's own authority; sites need ca.pem
-DIR/server.pem, server.key  what the server shows
+DIR/ca.pem, ca.key          the federation's certificate authority; sites need ca.pem
+DIR/server.pem, server.key  the server's certificate and private key
 DIR/clients/client_3.pub    keys that may take part, by client id
-DIR/clients/client_3        private half, if it was made here: bring it to site 3, delete it here
+DIR/clients/client_3        its private half, if it was made here: move it to site 3
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from idiolect.errors import UserError
 
-DAYS = 825
+CERTIFICATE_DAYS = 825
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
     """An authority and the server's certificate for these names; existing files are kept."""
     from cryptography import x509  # type: ignore[import-not-found]
     from cryptography.hazmat.primitives import hashes  # type: ignore[import-not-found]
+    from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec  # type: ignore[import-not-found]
     from cryptography.x509.oid import (  # type: ignore[import-not-found]
         ExtendedKeyUsageOID,
@@ -82,7 +83,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
             .public_key(public)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=DAYS))
+            .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
         )
 
     ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
@@ -94,7 +95,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), False)
         .sign(ca_key, hashes.SHA384())
     )
-    names = x509.SubjectAlternativeName([_name(h) for h in dict.fromkeys(hosts)])
+    names = x509.SubjectAlternativeName([_host_name(h) for h in dict.fromkeys(hosts)])
     cert = (
         draft("Idiolect server", authority, key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -106,11 +107,12 @@ def make_server(folder: Path, hosts: Sequence[str]) -> list[Path]:
         )
         .sign(ca_key, hashes.SHA384())
     )
+    pem = (form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     return [
-        _secret(folder / "ca.key", _pem(ca_key)),
-        _public(folder / "ca.pem", _cert_pem(ca)),
-        _secret(folder / "server.key", _pem(key)),
-        _public(folder / "server.pem", _cert_pem(cert)),
+        write_private(folder / "ca.key", ca_key.private_bytes(*pem)),
+        _write_public(folder / "ca.pem", ca.public_bytes(form.Encoding.PEM)),
+        write_private(folder / "server.key", key.private_bytes(*pem)),
+        _write_public(folder / "server.pem", cert.public_bytes(form.Encoding.PEM)),
     ]
 
 
@@ -119,16 +121,18 @@ def make_client(folder: Path, client: int) -> list[Path]:
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec  # type: ignore[import-not-found]
 
-    place = folder / "clients"
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    private = place / f"client_{client}"
-    public = place / f"client_{client}.pub"
+    private = folder / "clients" / f"client_{client}"
+    public = private.with_suffix(".pub")
+    private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if private.exists() or public.exists():
         return []
     key = ec.generate_private_key(ec.SECP384R1())
     secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     shown = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-    return [_secret(private, secret), _public(public, shown + f" client_{client}\n".encode())]
+    return [
+        write_private(private, secret),
+        _write_public(public, shown + f" client_{client}\n".encode()),
+    ]
 
 
 def _usage(authority: bool):  # type: ignore[no-untyped-def]
@@ -147,7 +151,7 @@ def _usage(authority: bool):  # type: ignore[no-untyped-def]
     )
 
 
-def _name(host: str):  # type: ignore[no-untyped-def]
+def _host_name(host: str):  # type: ignore[no-untyped-def]
     from cryptography import x509
 
     try:
@@ -156,26 +160,14 @@ def _name(host: str):  # type: ignore[no-untyped-def]
         return x509.DNSName(host)
 
 
-def _pem(key):  # type: ignore[no-untyped-def]
-    from cryptography.hazmat.primitives import serialization as form
-
-    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
-
-
-def _cert_pem(cert):  # type: ignore[no-untyped-def]
-    from cryptography.hazmat.primitives import serialization as form
-
-    return cert.public_bytes(form.Encoding.PEM)
-
-
-def _secret(path: Path, content: bytes) -> Path:
-    """Readable by its owner from the first byte on."""
+def write_private(path: Path, content: bytes) -> Path:
+    """Write a file that only its owner can read, from the first byte on."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     return path
 
 
-def _public(path: Path, content: bytes) -> Path:
+def _write_public(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path

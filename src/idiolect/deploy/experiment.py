@@ -10,8 +10,10 @@ from typing import Any
 
 from idiolect import models
 from idiolect.core import files
-from idiolect.deploy.dispatch import Post, Terms
-from idiolect.deploy.server import Hub
+from idiolect.deploy.enrolment import Enrolment
+from idiolect.deploy.server import FederationServer
+from idiolect.deploy.terms import FederationTerms
+from idiolect.deploy.transport import Transport
 from idiolect.runs import execute as runs
 
 log = logging.getLogger("idiolect.server")
@@ -20,19 +22,19 @@ FOLDER = "flower"  # inside the run: what only a real federation has
 TERMS, SETTINGS, JOURNAL, STATUS = "terms.json", "settings.json", "journal.jsonl", "status.json"
 
 
-def plan(run: Path, config: dict[str, Any], terms: Terms) -> None:
-    """Write down what `conduct` will do; a run that exists keeps what it has."""
+def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> None:
+    """Write down what `run_experiment` will do."""
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / SETTINGS, config)
     files.write_json(folder / TERMS, terms.as_dict())
 
 
-def read_terms(run: Path) -> Terms:
-    return Terms(**json.loads((run / FOLDER / TERMS).read_text(encoding="utf-8")))
+def read_terms(run: Path) -> FederationTerms:
+    return FederationTerms(**json.loads((run / FOLDER / TERMS).read_text(encoding="utf-8")))
 
 
-def conduct(run: Path, post: Post) -> dict[str, Any]:
+def run_experiment(run: Path, transport: Transport) -> dict[str, Any]:
     """Run or continue the experiment; returns the summary."""
     folder = run / FOLDER
     handler = logging.FileHandler(folder / "server.log", encoding="utf-8")
@@ -40,36 +42,40 @@ def conduct(run: Path, post: Post) -> dict[str, Any]:
     root = logging.getLogger("idiolect")
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    status(run, "running")
+    write_status(run, "running")
     try:
-        summary = _conduct(run, post)
+        summary = _run(run, transport)
     except BaseException as error:
         log.exception("the experiment stopped")
-        status(run, "failed", f"{type(error).__name__}: {error}")
+        write_status(run, "failed", f"{type(error).__name__}: {error}")
         raise
     finally:
         root.removeHandler(handler)
         handler.close()
-    status(run, "done")
+    write_status(run, "done")
     return summary
 
 
-def _conduct(run: Path, post: Post) -> dict[str, Any]:
+def _run(run: Path, transport: Transport) -> dict[str, Any]:
     folder = run / FOLDER
     config = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     if (run / "config.yaml").exists():
         config = runs.read_config(run)
-    hub = Hub(config, read_terms(run), post, folder / JOURNAL)
-    hub.gather()
-    assert hub.shape is not None
-    config["model"].setdefault("name", models.default_model(hub.shape))
-    done = runs.execute(config, run, resume=(run / "config.yaml").exists(), build=hub.open)
-    log.info("done: %s", dict(hub.ledger.counts))
+    terms = read_terms(run)
+    enrolment = Enrolment(terms, transport, folder / JOURNAL)
+    enrolment.wait_for(terms.minimum or terms.clients)
+    assert enrolment.shape is not None
+    config["model"].setdefault("name", models.default_model(enrolment.shape))
+    resume = (run / "config.yaml").exists()
+    done = runs.execute(
+        config, run, resume, build=lambda config: FederationServer(config, enrolment)
+    )
+    log.info("done: %s", dict(enrolment.registry.counts))
     return done
 
 
-def status(run: Path, state: str, reason: str = "") -> None:
-    """For the process that started the federation, which is another one."""
+def write_status(run: Path, state: str, reason: str = "") -> None:
+    """Tell the process that started the federation, which watches this file."""
     files.write_json(run / FOLDER / STATUS, {"state": state, "reason": reason, "time": time.time()})
 
 

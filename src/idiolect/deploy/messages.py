@@ -17,7 +17,7 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.tree import Record
 
-META_LIMIT = 1 << 20  # bytes of JSON; configs and metrics are a few kB
+MAX_META_CHARACTERS = 1 << 20  # of JSON; configs and metrics are a few thousand
 
 
 class Malformed(ValueError):
@@ -25,8 +25,8 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True)
-class Letter:
-    """One request or answer."""
+class Payload:
+    """The content of one request or answer: JSON `meta` and tensors."""
 
     meta: dict[str, Any]
     record: Record = field(default_factory=dict)
@@ -36,28 +36,28 @@ class Letter:
         return str(self.meta.get("kind", ""))
 
 
-def pack(letter: Letter) -> tuple[str, bytes]:
+def pack(payload: Payload) -> tuple[str, bytes]:
     """JSON text and safetensors block."""
     from safetensors.torch import save
 
     leaves: dict[str, Tensor] = {}
-    for name, leaf in tree.leaves(letter.record).items():
+    for name, leaf in tree.leaves(payload.record).items():
         # A leaf may be a view of shared memory, which safetensors does not hold.
         leaves[name] = leaf.detach().cpu().contiguous().clone()
-    return json.dumps(letter.meta, allow_nan=False), save(leaves) if leaves else b""
+    return json.dumps(payload.meta, allow_nan=False), save(leaves) if leaves else b""
 
 
-def unpack(text: str, block: bytes, limit: int) -> Letter:
+def unpack(text: str, block: bytes, limit: int) -> Payload:
     """Inverse of `pack`; refuses what is too large before it looks inside."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    if len(text) > META_LIMIT:
-        raise Malformed(f"header of {len(text)} characters, at most {META_LIMIT} allowed")
+    if len(text) > MAX_META_CHARACTERS:
+        raise Malformed(f"header of {len(text)} characters, at most {MAX_META_CHARACTERS} allowed")
     if len(block) > limit:
         raise Malformed(f"{len(block)} bytes, at most {limit} expected")
     try:
-        meta = json.loads(text, parse_constant=_no_constant)
+        meta = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"header is not JSON ({error})") from None
     if not isinstance(meta, dict):
@@ -66,11 +66,14 @@ def unpack(text: str, block: bytes, limit: int) -> Letter:
         leaves = load(block) if block else {}
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise Malformed(f"not a safetensors block ({error})") from None
-    return Letter(meta, _nest(leaves))
+    try:
+        return Payload(meta, tree.nest(leaves))
+    except ValueError as error:  # `a` and `a/b` in one block
+        raise Malformed(f"names contradict one another ({error})") from None
 
 
-def size(record: Record) -> int:
-    """Bytes of the tensors plus a generous allowance for the names."""
+def max_bytes(record: Record) -> int:
+    """Most bytes such a record may take on the wire: its tensors, and room for the names."""
     leaves = tree.leaves(record)
     return sum(x.numel() * x.element_size() + 4 * len(n) + 512 for n, x in leaves.items()) + 4096
 
@@ -80,21 +83,14 @@ def spec(record: Record) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     return {n: (x.dtype, tuple(x.shape)) for n, x in tree.leaves(record).items()}
 
 
-def arranged(record: Record, like: Mapping[str, Any]) -> Record:
-    """The same leaves in the order of `like`: safetensors keeps none, and sums over leaves should
-    not depend on it."""
+def ordered_like(record: Record, like: Mapping[str, Any]) -> Record:
+    """The same leaves in the order of `like`: safetensors keeps no order, and sums over leaves
+    must not depend on it."""
     return {
-        name: arranged(record[name], part) if isinstance(part, Mapping) else record[name]
+        name: ordered_like(record[name], part) if isinstance(part, Mapping) else record[name]
         for name, part in like.items()
     }
 
 
-def _nest(leaves: Mapping[str, Tensor]) -> Record:
-    try:
-        return tree.nest(leaves)
-    except ValueError as error:  # `a` and `a/b` in one block
-        raise Malformed(f"names contradict one another ({error})") from None
-
-
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")

@@ -1,9 +1,9 @@
-"""The one port that is open to the world.
+"""The one port that is open to others: a proxy in front of Flower's SuperLink.
 
 Flower's SuperLink serves three interfaces on one port: the fleet (what sites need), control (start
 runs, enrol nodes) and runtime (take over a run's tasks), the last two to anybody who reaches it. So
-the SuperLink listens on the loopback interface only, and this door in front of it lets the fleet's
-paths through, with a limit on the size of a request, and nothing else.
+the SuperLink listens on the loopback interface only, and this proxy passes the fleet's paths on to
+it, with a limit on the size of a request, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,44 +20,41 @@ from typing import Any
 from idiolect.deploy.credentials import Credentials
 from idiolect.errors import UserError
 
-log = logging.getLogger("idiolect.door")
+log = logging.getLogger("idiolect.proxy")
 
-PASSES = re.compile(r"/v1/fleet/[a-z-]+|/health")
-LIMIT = 64 << 20  # bytes of one request; Flower cuts arrays into smaller pieces
-DROPPED = {b"host", b"content-length", b"connection", b"transfer-encoding", b"keep-alive"}
+ALLOWED_PATHS = re.compile(r"/v1/fleet/[a-z-]+|/health")
+MAX_REQUEST_BYTES = 64 << 20  # Flower cuts arrays into smaller pieces
+DROPPED_HEADERS = {b"host", b"content-length", b"connection", b"transfer-encoding", b"keep-alive"}
 
-Message = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]  # of ASGI: a request, or a part of one
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
 
 
-class Door:
-    """An ASGI application that passes requests on to the SuperLink."""
+class FleetProxy:
+    """An ASGI application that passes the fleet's requests on to the SuperLink."""
 
-    def __init__(self, inside: str, ca: Path | None, limit: int = LIMIT):
-        self._inside, self._limit = inside, limit
+    def __init__(self, superlink: str, ca: Path | None, limit: int = MAX_REQUEST_BYTES):
+        self._superlink, self._limit = superlink, limit
         self._verify: Any = ssl.create_default_context(cafile=str(ca)) if ca else False
         self._client: Any = None
 
-    async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._hold_connections(receive, send)
             return
         if scope["type"] != "http":
             return
-        if not PASSES.fullmatch(scope["path"]):
-            self._turn_away(scope, "is not a fleet path")
+        if not ALLOWED_PATHS.fullmatch(scope["path"]):
+            self._log_refusal(scope, "is not a fleet path")
             await _reply(send, 404, b"not found")
             return
         body = await _read(receive, self._limit)
         if body is None:
-            self._turn_away(scope, f"is larger than {self._limit} bytes")
+            self._log_refusal(scope, f"is larger than {self._limit} bytes")
             await _reply(send, 413, b"too large")
             return
-        headers = [(k, v) for k, v in scope["headers"] if k.lower() not in DROPPED]
+        headers = [(k, v) for k, v in scope["headers"] if k.lower() not in DROPPED_HEADERS]
         try:
             answer = await self._client.request(
                 scope["method"], scope["path"], headers=headers, content=body
@@ -69,32 +66,28 @@ class Door:
         kept = [
             (k.lower(), v)
             for k, v in answer.headers.raw
-            if k.lower() not in DROPPED | {b"content-encoding"}
+            if k.lower() not in DROPPED_HEADERS | {b"content-encoding"}
         ]
         await _reply(send, answer.status_code, answer.content, kept)
 
-    async def _live(
-        self,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
+    async def _hold_connections(self, receive: Receive, send: Send) -> None:
         """Hold connections to the SuperLink from startup to shutdown."""
         import httpx  # type: ignore[import-not-found]
 
         await receive()
         async with httpx.AsyncClient(
-            base_url=self._inside, verify=self._verify, timeout=300.0, trust_env=False
+            base_url=self._superlink, verify=self._verify, timeout=300.0, trust_env=False
         ) as self._client:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _turn_away(self, scope: Message, why: str) -> None:
+    def _log_refusal(self, scope: Event, why: str) -> None:
         peer = (scope.get("client") or ("?",))[0]
-        log.warning("turned away %s: %s %s", peer, scope["path"][:80], why)
+        log.warning("refused %s: %s %s", peer, scope["path"][:80], why)
 
 
-async def _read(receive: Callable[[], Awaitable[Message]], limit: int) -> bytes | None:
+async def _read(receive: Receive, limit: int) -> bytes | None:
     parts, size = [], 0
     while True:
         message = await receive()
@@ -110,7 +103,7 @@ async def _read(receive: Callable[[], Awaitable[Message]], limit: int) -> bytes 
 
 
 async def _reply(
-    send: Callable[[Message], Awaitable[None]],
+    send: Send,
     status: int,
     body: bytes,
     headers: list[tuple[bytes, bytes]] | None = None,
@@ -121,12 +114,14 @@ async def _reply(
     await send({"type": "http.response.body", "body": body})
 
 
-def open_door(host: str, port: int, inside: str, keys: Credentials | None) -> Callable[[], None]:
+def serve_proxy(
+    host: str, port: int, superlink: str, keys: Credentials | None
+) -> Callable[[], None]:
     """Listen in a thread of this process; returns how to close it."""
     import uvicorn  # type: ignore[import-not-found]
 
     config = uvicorn.Config(
-        Door(inside, keys.ca if keys else None),
+        FleetProxy(superlink, keys.ca if keys else None),
         host=host,
         port=port,
         ssl_certfile=keys.cert if keys else None,
@@ -143,7 +138,7 @@ def open_door(host: str, port: int, inside: str, keys: Credentials | None) -> Ca
         assert config.ssl is not None
         config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, name="door", daemon=True)
+    thread = threading.Thread(target=server.run, name="proxy", daemon=True)
     thread.start()
     end = time.monotonic() + 30
     while not server.started:

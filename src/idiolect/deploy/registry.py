@@ -1,4 +1,4 @@
-"""Who takes part, what each was asked, and what came of it."""
+"""Which clients take part, which requests wait for an answer, and what happened so far."""
 
 from __future__ import annotations
 
@@ -10,84 +10,73 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idiolect.core.tree import Record
-from idiolect.deploy.messages import Letter
 
 Status = Literal["idle", "busy", "gone"]
 
 
 @dataclass
-class Task:
-    """One message that is out."""
+class PendingRequest:
+    """A message that was sent and not answered yet."""
 
     kind: str
     node: int
-    version: int
-    deadline: float
-    client: int = -1  # a hello does not know yet whom it greets
-    since: int = -1  # of late work: the round it was started in
-    expected: Record = field(default_factory=dict)  # what an answer must look like
+    version: int  # round in which it was sent, from 0
+    client: int = -1  # unknown to a hello, which asks for it
+    since: int = -1  # round in which the client's work began
+    expected: Record = field(default_factory=dict)  # what the answer must look like
+    deadline: float = 0.0  # set when it is sent
 
 
 @dataclass
-class Seat:
-    """One client of the federation."""
+class ClientEntry:
+    """What the server knows of one client."""
 
     client: int
     name: str
     node: int
     sizes: dict[str, int]
-    fresh: bool = True  # has no state of this experiment yet: gets the starting point
+    fresh: bool = True  # has no state of this experiment yet: it gets the starting point
     status: Status = "idle"
-    since: int = -1  # round of work that is out, -1 if none
-    recall: bool = False  # that work was out when the server went down
+    since: int = -1  # round in which the work it has not delivered yet began; -1: none
+    recall: bool = False  # the server restarted while that work was not delivered: ask for it
+
+    def free(self, gone: bool = False) -> None:
+        """No work of this client is awaited any more."""
+        self.status, self.since = "gone" if gone else "idle", -1
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """A reply, or word that there will be none."""
-
-    message: str
-    node: int
-    letter: Letter | None
-    problem: str = ""
-    unavailable: bool = False  # the node itself is gone, not just this answer
-    malformed: bool = False  # something came, but it is no letter
-
-
-class Ledger:
-    """Seats by client id and messages by their id."""
+class ClientRegistry:
+    """Clients by id, pending requests by message id."""
 
     def __init__(self, journal: Path | None = None):
-        self.seats: dict[int, Seat] = {}
-        self.tasks: dict[str, Task] = {}
+        self.clients: dict[int, ClientEntry] = {}
+        self.pending: dict[str, PendingRequest] = {}
         self.counts: Counter[str] = Counter()
         self._journal = journal
 
-    # --- seats ---
-
-    def at(self, node: int) -> Seat | None:
-        return next((s for s in self.seats.values() if s.node == node), None)
+    def at_node(self, node: int) -> ClientEntry | None:
+        return next((c for c in self.clients.values() if c.node == node), None)
 
     def idle(self) -> list[int]:
-        return sorted(i for i, s in self.seats.items() if s.status == "idle")
+        return sorted(i for i, c in self.clients.items() if c.status == "idle")
 
     def away(self) -> list[int]:
-        """Start rounds of work that is still out."""
-        return sorted(s.since for s in self.seats.values() if s.since >= 0)
+        """Rounds in which work began that is not delivered yet."""
+        return sorted(c.since for c in self.clients.values() if c.since >= 0)
 
-    # --- tasks ---
+    def sizes(self) -> dict[int, dict[str, int]]:
+        """Samples per part of every known client."""
+        return {i: c.sizes for i, c in sorted(self.clients.items())}
 
-    def out(self, *kinds: str) -> list[Task]:
-        return [t for t in self.tasks.values() if t.kind in kinds]
+    def pending_of(self, *kinds: str) -> list[PendingRequest]:
+        return [r for r in self.pending.values() if r.kind in kinds]
 
     def overdue(self) -> list[str]:
         now = time.monotonic()
-        return [m for m, t in self.tasks.items() if now > t.deadline]
-
-    # --- what happened ---
+        return [message for message, r in self.pending.items() if now > r.deadline]
 
     def note(self, what: str, **about: Any) -> None:
-        """Count an event and write it down for people."""
+        """Count an event and write it to the journal, a file for people."""
         self.counts[what] += 1
         if self._journal is None:
             return
@@ -95,27 +84,21 @@ class Ledger:
         with self._journal.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
+    # `seats` is what checkpoints have always called the clients: old runs must stay readable.
+
     def state(self) -> dict[str, Any]:
-        """What a restart must know: who the clients are and whose work is out."""
-        seats = {
-            str(i): {
-                "name": s.name,
-                "node": s.node,
-                "sizes": s.sizes,
-                "fresh": s.fresh,
-                "since": s.since,
-            }
-            for i, s in self.seats.items()
-        }
+        """What a restarted server must know: who the clients are and whose work is awaited."""
+        kept = ("name", "node", "sizes", "fresh", "since")
+        seats = {str(i): {k: getattr(c, k) for k in kept} for i, c in self.clients.items()}
         return {"seats": seats, "counts": dict(self.counts)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.counts = Counter(state["counts"])
         for text, about in state["seats"].items():
-            known = self.seats.get(int(text))
-            if known is None:
-                known = Seat(int(text), about["name"], about["node"], about["sizes"])
+            client = int(text)
+            if client not in self.clients:
+                known = ClientEntry(client, about["name"], about["node"], about["sizes"])
                 known.status = "gone"  # until it answers
-                self.seats[int(text)] = known
-            known.since = about["since"]
-            known.recall = known.since >= 0
+                self.clients[client] = known
+            self.clients[client].since = about["since"]
+            self.clients[client].recall = about["since"] >= 0

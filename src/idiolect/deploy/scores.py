@@ -1,4 +1,4 @@
-"""What the clients told of their tests, as the columns of the client table."""
+"""What clients found when they tested, as the columns of the client table."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Scores:
         }
 
     def keep(
-        self, client: int, series: str, told: Mapping[str, Any], sizes: Mapping[str, int]
+        self, client: int, series: str, metrics: Mapping[str, Any], sizes: Mapping[str, int]
     ) -> None:
         """Correct predictions and summed loss of one client's parts, checked before."""
         for part, prefix in (("test", ""), ("val", "val_")):
-            if part not in told or (prefix and series == "global"):
+            if part not in metrics or (prefix and series == "global"):
                 continue
-            loss = told[part]["loss"]
-            correct = told[part]["correct"] / sizes[part]
+            loss = metrics[part]["loss"]
+            correct = metrics[part]["correct"] / sizes[part]
             self._found[f"{prefix}accuracy_{series}"][client] = correct
             mean = np.nan if loss is None else loss / sizes[part]
             self._found[f"{prefix}loss_{series}"][client] = mean
@@ -66,14 +66,14 @@ class Scores:
         self._found = {k: state[k].numpy().copy() for k in self._found}
 
 
-def side_by_side(told: list[dict[str, Any]], dtype: torch.dtype) -> Tree:
-    """What clients show of themselves, one row each, where all show the same thing."""
+def stacked_logs(about: list[dict[str, Any]], dtype: torch.dtype) -> Tree:
+    """What the method shows at each client, one row per client, where all show the same thing."""
     shown: Tree = {}
-    logs = [meta.get("logs", {}) for meta in told]
+    logs = [meta.get("logs", {}) for meta in about]
     for name in logs[0] if logs else ():
         try:
             rows = [torch.tensor(each[name], dtype=dtype) for each in logs]
             shown[str(name)[:64]] = torch.cat(rows)
         except (KeyError, TypeError, ValueError, RuntimeError):
-            continue  # decoration, and it comes from outside
+            continue  # not needed for learning, and it comes from outside
     return shown

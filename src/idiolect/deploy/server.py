@@ -14,20 +14,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect import methods, models
 from idiolect.core import tree
 from idiolect.core.clients import Table
-from idiolect.core.method import Down, Method, Server, Ups
+from idiolect.core.method import Method, Server
 from idiolect.core.net import initial_tree
-from idiolect.core.tree import Record, Tree
-from idiolect.deploy import messages, validate
-from idiolect.deploy.dispatch import Desk, Post, Terms
-from idiolect.deploy.expected_reply import Pattern
-from idiolect.deploy.messages import Letter
-from idiolect.deploy.registry import Seat, Task
-from idiolect.deploy.scores import Scores, side_by_side
+from idiolect.core.tree import Tree
+from idiolect.deploy.arrivals import Arrivals
+from idiolect.deploy.client_requests import ClientRequests
+from idiolect.deploy.enrolment import Enrolment
+from idiolect.deploy.expected_reply import ExpectedReply
+from idiolect.deploy.messages import Payload
+from idiolect.deploy.registry import PendingRequest
+from idiolect.deploy.scores import Scores
 from idiolect.engine import select
 from idiolect.errors import UserError
 from idiolect.runs.export import check_complete, load_init
@@ -36,272 +37,150 @@ from idiolect.simulation.schedule import Participation
 
 log = logging.getLogger("idiolect.server")
 
-WINDOW = 60.0  # seconds of a round of an asynchronous method
+ASYNCHRONOUS_WINDOW = 60.0  # seconds a round of an asynchronous method waits unless told otherwise
 
 
-class Hub(Desk):
-    """One method on a federation of real sites, round by round."""
+class FederationServer:
+    """One method on a federation of real sites, round by round.
 
-    def __init__(
-        self, config: dict[str, Any], terms: Terms, post: Post, journal: Path | None = None
-    ):
-        super().__init__(terms, post, journal)
+    It is built once enough clients have said hello: their samples decide the model's shape.
+    """
+
+    def __init__(self, config: dict[str, Any], enrolment: Enrolment):
+        assert enrolment.shape is not None
         self.config, self.rounds, self.seed = config, config["rounds"], config["seed"]
+        self.enrolment, self.terms = enrolment, enrolment.terms
+        self.registry, dispatcher = enrolment.registry, enrolment.dispatcher
         self.method: Method = methods.build(config["method"])
         self.participation = Participation(**config["participation"])
         self.device, self.dtype = torch.device("cpu"), select.dtype(config["dtype"])
-        self.round = 0
-        self._arrived: dict[int, tuple[int, Record, dict[str, Any]]] = {}
-        self._late: dict[int, tuple[int, Letter]] = {}  # late work that is here, by client
-        self.scores = Scores(terms.clients)
-
-    def open(self, config: dict[str, Any]) -> Hub:
-        """Build model and server state; the clients' samples have told the model's shape."""
-        assert self.shape is not None
-        self.config = config
-        self.settings = {k: config[k] for k in ("method", "model", "seed", "dtype")}
-        model = models.build(config["model"], self.shape, self.classes, self.seed)
+        model = models.build(config["model"], enrolment.shape, enrolment.classes, self.seed)
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
         how = {"seed": self.seed, "device": self.device, "dtype": self.dtype}
-        self.pattern = Pattern(self.method, model, self.shape, self.classes, **how)
-        self.start_tree = initial_tree(model, self.pattern.net, self.dtype)
-        if config["init"] is not None:
-            given, _ = load_init(Path(config["init"]))
-            if given is None:
-                raise UserError(f"init: {config['init']} holds no server.safetensors")
-            check_complete(given, model.state_dict(), config["init"])
-            self.start_tree = select.overlay(self.start_tree, given)
+        expected = ExpectedReply(self.method, model, enrolment.shape, enrolment.classes, **how)
+        self.net = expected.net
+        start_tree = self._start_tree(model)
         everyone = list(range(self.terms.clients))
-        state = self.method.server_init(self.pattern.net, dict(self.start_tree), everyone)
-        self.server = Server(state, net=self.pattern.net, clients=everyone, sizes={})
-        return self
+        state = self.method.server_init(self.net, dict(start_tree), everyone)
+        self.server = Server(state, net=self.net, clients=everyone, sizes={})
+        self.scores = Scores(self.terms.clients)
+        dispatcher.settings = {k: config[k] for k in ("method", "model", "seed", "dtype")}
+        dispatcher.handlers["hello"] = self._admit
+        self.requests = ClientRequests(self.method, self.server, start_tree, expected, dispatcher)
+        self.arrivals = Arrivals(dispatcher, self.scores, self.method.asynchronous)
+        self.round = 0
+
+    def _start_tree(self, model: nn.Module) -> Tree:
+        """The parameters everybody begins with."""
+        made = initial_tree(model, self.net, self.dtype)
+        if self.config["init"] is None:
+            return made
+        given, _ = load_init(Path(self.config["init"]))
+        if given is None:
+            raise UserError(f"init: {self.config['init']} holds no server.safetensors")
+        check_complete(given, model.state_dict(), self.config["init"])
+        return select.overlay(made, given)
+
+    def _admit(self, request: PendingRequest, hello: Payload) -> str | None:
+        reason = self.enrolment.admit(request, hello)
+        self.requests.recall()
+        return reason
 
     # --- rounds ---
 
     def start(self) -> Round:
         """Round 0: every client tests the starting point."""
-        began = time.perf_counter()
-        self._enrol()
-        self._evaluate()
-        seconds = time.perf_counter() - began
+        self._update_sizes()
+        seconds = self._evaluate()
         return Round(0, [], [], [], self._columns(), seconds=seconds, seconds_eval=seconds)
 
     def step(self) -> Round:
         """One round: ask, wait, aggregate, test."""
         began, t = time.perf_counter(), self.round
-        self.pump()
-        self.wait_for(self.terms.arrivals)
-        self._enrol()
-        self._arrived = {}
-        chosen = self._choose(t)
+        self.enrolment.poll()
+        self.enrolment.wait_for(self.terms.arrivals)
+        self._update_sizes()
+        self.arrivals.used = {}
         self.server.round, self.server.logs = t, {}
+        chosen, tests = self._choose(t), self._tests(t)
         result = Round(t + 1, chosen, [], [], {})
         if chosen:
             self.method.prepare(self.server, chosen)
-            self._ask_fit(chosen, t, result)
+            result.bytes_down += self.requests.fit(chosen, t, tests)
         self._wait(t, result)
-        ups = self._ups(t, result)
+        ups = self.arrivals.ups(self.server.sizes, t, self.dtype)
+        result.bytes_up = tree.nbytes(ups.record)
         if len(ups) >= self.terms.arrivals or self.method.asynchronous:
             self.method.aggregate(self.server, ups)
+            result.arrived, result.staleness = ups.ids, [t - s for s in ups.started]
         elif len(ups):
-            self.ledger.note("too few", round=t + 1, arrived=ups.ids, needed=self.terms.arrivals)
-            result.arrived, result.staleness = [], []
-        self._add_up(result)
-        tested = self._tests(t)
-        self.round = t + 1
-        if tested:
+            self.registry.note("too few", round=t + 1, arrived=ups.ids, needed=self.terms.arrivals)
+        self.arrivals.describe(result, self.server.logs, self.dtype)
+        self.round = self.arrivals.round = t + 1
+        if tests:
             result.seconds_eval = self._evaluate()
-        result.clients = self._columns(result, blank=not tested)
+        result.clients = self._columns(result, blank=not tests)
         result.seconds = time.perf_counter() - began
-        log.info(
-            "round %d: %d started, %d arrived, %.1f s",
-            t + 1,
-            len(chosen),
-            len(result.arrived),
-            result.seconds,
-        )
+        log.info("round %d: %d started, %d arrived, %.1f s", t + 1, len(chosen),
+                 len(result.arrived), result.seconds)  # fmt: skip
         return result
 
     def _tests(self, t: int) -> bool:
         return (t + 1) % int(self.config["eval_every"]) == 0 or t + 1 == self.rounds
 
-    def _enrol(self) -> None:
-        seats = sorted(self.ledger.seats.items())
-        self.server.sizes = {i: seat.sizes["train"] for i, seat in seats}
+    def _update_sizes(self) -> None:
+        """Clients may have joined since the last round."""
+        self.server.sizes = {i: sizes["train"] for i, sizes in self.registry.sizes().items()}
 
     def _choose(self, t: int) -> list[int]:
         """Who starts: drawn as the simulator draws, from those who are not busy or gone."""
-        drawn = self.participation.draw(sorted(self.ledger.seats), self.seed, t)
-        free = [i for i in drawn if self.ledger.seats[i].status == "idle"]
-        if not free and not self.ledger.away() and (others := self.ledger.idle()):
+        drawn = self.participation.draw(sorted(self.registry.clients), self.seed, t)
+        free = [i for i in drawn if self.registry.clients[i].status == "idle"]
+        if not free and not self.registry.away() and (others := self.registry.idle()):
             free = self.participation.draw(others, self.seed, t)  # those who were drawn are gone
         return free
 
-    def _ask_fit(self, chosen: list[int], t: int, result: Round) -> None:
-        down = self.method.download(self.server, list(chosen))
-        result.bytes_down += down.nbytes(len(chosen))
-        expected = self.pattern.answer(down, self.start_tree, t)
-        requests = []
-        for k, i in enumerate(chosen):
-            seat = self.ledger.seats[i]
-            seat.status, seat.since = "busy", t
-            task = Task("fit", seat.node, t, 0.0, i, t, expected)
-            requests.append((task, self._parcel(seat, down, k)))
-        self.ask(requests, test=self._tests(t))
-
-    def _parcel(self, seat: Seat, down: Down, k: int) -> Record:
-        """Client k's message: what all get, its own row, the start at the first contact."""
-        record: Record = {
-            "shared": down.shared,
-            "each": tree.each(lambda x: x[k : k + 1], down.each),
-        }
-        if seat.fresh:
-            record["start"] = self.start_tree
-        return {name: part for name, part in record.items() if part}
-
-    def expected(self, client: int, version: int) -> Record:
-        down = self.method.download(self.server, [client])
-        return self.pattern.answer(down, self.start_tree, version)
-
-    # --- arrivals ---
-
-    def accept(self, task: Task, letter: Letter) -> str | None:
-        if task.kind == "evaluate":
-            return self._accept_tests(task, letter)
-        if task.kind == "recall" and letter.meta.get("have") is False:
-            self.lose(task, "the client does not have that work", gone=False)
-            return None
-        reason = validate.wrong_record(letter.record, task.expected)
-        if reason is None and task.kind != "rejoin":
-            reason = validate.wrong_counts(letter.meta)
-        seat = self.ledger.seats[task.client]
-        if reason is None and "after" in letter.meta:
-            reason = validate.wrong_metrics(letter.meta["after"], seat.sizes)
-        if reason is not None:
-            return reason
-        letter = Letter(letter.meta, messages.arranged(letter.record, task.expected))
-        seat.fresh = False
-        if "after" in letter.meta:
-            self.scores.keep(task.client, "after", letter.meta["after"], seat.sizes)
-        on_time = task.kind == "fit" and task.version == self.round
-        if on_time or task.kind == "rejoin":
-            self._arrive(seat, task.since, letter)
-        elif not self.method.asynchronous:
-            self.ledger.note("late", client=seat.client, version=task.since, round=self.round + 1)
-            seat.status, seat.since = "idle", -1
-        else:
-            # It stays busy until a round takes its work: it may have come between two.
-            self._late[seat.client] = (task.since, letter)
-        return None
-
-    @property
-    def _rejoins(self) -> bool:
-        return type(self.method).rejoin is not Method.rejoin
-
-    def _arrive(self, seat: Seat, since: int, letter: Letter) -> None:
-        self._arrived[seat.client] = (since, tree.row(letter.record["up"], 0), letter.meta)
-        seat.status, seat.since = "idle", -1
-
     def _wait(self, t: int, result: Round) -> None:
         """Until all have answered, or the window is over and enough have."""
-        window = self.terms.window or (WINDOW if self.method.asynchronous else float("inf"))
+        asynchronous = self.method.asynchronous
+        window = self.terms.window or (ASYNCHRONOUS_WINDOW if asynchronous else float("inf"))
         end = time.monotonic() + window
         while True:
-            self.pump()
+            self.enrolment.poll()
             self._take_late(t, result)
-            waiting = self.ledger.out("fit", "rejoin", "recall")
-            if not self.method.asynchronous:  # nobody waits for what will be thrown away
-                waiting = [task for task in waiting if task.version == t]
+            waiting = self.registry.pending_of("fit", "rejoin", "recall")
+            if not asynchronous:  # late answers will not be used
+                waiting = [request for request in waiting if request.version == t]
             if not waiting:
                 return
-            rejoining = any(task.kind == "rejoin" for task in waiting)
-            enough = len(self._arrived) >= self.terms.arrivals
+            rejoining = any(request.kind == "rejoin" for request in waiting)
+            enough = len(self.arrivals.used) >= self.terms.arrivals
             if time.monotonic() > end and enough and not rejoining:
                 return
             time.sleep(self.terms.poll)
 
     def _take_late(self, t: int, result: Round) -> None:
-        """Late clients see the present before their work is used, if the method wants that."""
-        for client, (since, letter) in sorted(self._late.items()):
-            seat = self.ledger.seats[client]
-            if not self._rejoins:
-                self._arrive(seat, since, letter)
-                continue
-            down = self.method.download_late(self.server, [client], [since])
-            result.bytes_down += down.nbytes(1)
-            expected = self.expected(client, since)
-            task = Task("rejoin", seat.node, t, 0.0, client, since, expected)
-            self.ask([(task, self._parcel(seat, down, 0))], test=self._tests(t))
-        self._late = {}
-
-    def _ups(self, t: int, result: Round) -> Ups:
-        arrived = dict(sorted(self._arrived.items()))
-        result.arrived = list(arrived)
-        result.staleness = [t - since for since, _, _ in arrived.values()]
-        record = tree.pile([up for _, up, _ in arrived.values()])
-        result.bytes_up = tree.nbytes(record)
-        sizes = [self.server.sizes[i] for i in arrived]
-        away = self.ledger.away() if self.method.asynchronous else []
-        return Ups(
-            record,
-            list(arrived),
-            torch.tensor(sizes, dtype=self.dtype),
-            [since for since, _, _ in arrived.values()],
-            t,
-            away,
-        )
-
-    def _add_up(self, result: Round) -> None:
-        """Samples, training loss and what clients and server show of the round."""
-        told = [meta for _, _, meta in self._arrived.values() if "samples" in meta]
-        result.samples = sum(meta["samples"] for meta in told)
-        losses = [meta["train_loss"] for meta in told if meta["train_loss"] is not None]
-        if losses and len(losses) == len(told):
-            result.train_loss = float(np.mean(losses))
-        shown = side_by_side([self._arrived[i][2] for i in sorted(self._arrived)], self.dtype)
-        result.logs = {n: v.cpu() for n, v in (shown | self.server.logs).items()}
-
-    # --- evaluation ---
+        """Use late work; first show its client the present, if the method wants that."""
+        rejoins = type(self.method).rejoin is not Method.rejoin
+        for client, work in sorted(self.arrivals.late.items()):
+            if rejoins:
+                result.bytes_down += self.requests.rejoin(client, work.since, t, self._tests(t))
+            else:
+                self.arrivals.use(client, work)
+        self.arrivals.late = {}
 
     def _evaluate(self) -> float:
-        """Every client that is free tests what it would predict with now."""
+        """Every client that is free tests what it would predict with now; returns the seconds."""
         began = time.perf_counter()
-        who = self.ledger.idle()
-        if who:
-            down = self.method.download(self.server, who)
-            shared = self.method.shared(self.server)
-            whole = shared is not None and set(shared) == set(self.pattern.net.names)
-            part = next((n for n, v in down.shared.items() if whole and v is shared), None)
-            requests = []
-            for k, i in enumerate(who):
-                seat = self.ledger.seats[i]
-                seat.status = "busy"
-                record = self._parcel(seat, down, k)
-                if whole and part is None:
-                    record["global"] = shared
-                requests.append((Task("evaluate", seat.node, self.round, 0.0, i), record))
-            self.ask(requests, **{"global": part})
-            while self.ledger.out("evaluate"):
-                self.pump()
+        if free := self.registry.idle():
+            self.requests.evaluate(free, self.round)
+            while self.registry.pending_of("evaluate"):
+                self.enrolment.poll()
                 time.sleep(self.terms.poll)
         return time.perf_counter() - began
 
-    def _accept_tests(self, task: Task, letter: Letter) -> str | None:
-        seat = self.ledger.seats[task.client]
-        if letter.record:
-            return "an evaluation carries no tensors"
-        found = {s: letter.meta[s] for s in ("before", "global") if s in letter.meta}
-        for metrics in found.values():
-            if reason := validate.wrong_metrics(metrics, seat.sizes):
-                return reason
-        for series, metrics in found.items():
-            self.scores.keep(task.client, series, metrics, seat.sizes)
-        seat.status, seat.fresh = "idle", False
-        return None
-
     def _columns(self, done: Round | None = None, blank: bool = False) -> dict[str, np.ndarray]:
-        sizes = {i: seat.sizes for i, seat in self.ledger.seats.items()}
-        return self.scores.columns(sizes, done, blank)
+        return self.scores.columns(self.registry.sizes(), done, blank)
 
     # --- state ---
 
@@ -312,27 +191,25 @@ class Hub(Desk):
             "server": {k: v for k, v in self.server.items() if k not in tables},
             "tables": {k: {str(i): r for i, r in v.items()} for k, v in tables.items()},
             "metrics": self.scores.state(),
-            "start": self.start_tree,
+            "start": self.requests.start,
         }
         host = {
             n: v.detach().cpu().contiguous().clone() for n, v in tree.leaves(everything).items()
         }
-        return host, {"round": self.round, "ledger": self.ledger.state()}
+        # `ledger` is what checkpoints have always called it: old runs must stay readable.
+        return host, {"round": self.round, "ledger": self.registry.state()}
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        state = tree.ordered(tree.nest(tensors), self.pattern.net.names)
+        state = tree.ordered(tree.nest(tensors), self.net.names)
         self.server |= state["server"]
         for key, rows in state["tables"].items():
             self.server[key].refill({int(i): row for i, row in rows.items()})
-        self.start_tree = state["start"]
+        self.requests.start = state["start"]
         self.scores.restore(state["metrics"])
-        self.round = int(meta["round"])
-        self.ledger.restore(meta["ledger"])
-        self._enrol()
-        for seat in self.ledger.seats.values():
-            if seat.recall and seat.status == "idle":
-                seat.recall = False
-                self._recall(seat)
+        self.round = self.arrivals.round = int(meta["round"])
+        self.registry.restore(meta["ledger"])
+        self._update_sizes()
+        self.requests.recall()
 
     def server_model(self) -> Tree | None:
         """What all clients share, under the plain module's names; None if they share no model."""
@@ -340,7 +217,7 @@ class Hub(Desk):
         if shared is None:
             return None
         params = {n: v.detach().cpu().clone() for n, v in shared.items()}
-        whole = set(shared) == set(self.pattern.net.names)
+        whole = set(shared) == set(self.net.names)
         return dict(self._module_state) | params if whole else params
 
     def personal_model(self, client: int) -> Tree:

@@ -1,4 +1,4 @@
-"""Every reply is held against what it must look like before it touches the server's state."""
+"""Checks every answer before it touches the server's state: what is wrong with it, or None."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 
 from idiolect.core import tree
 from idiolect.core.tree import Record
-from idiolect.deploy.messages import Letter, spec
-from idiolect.deploy.registry import Task
+from idiolect.deploy.messages import Payload, spec
+from idiolect.deploy.registry import PendingRequest
 
 SIZES = ("train", "val", "test")
 
 
-def wrong_reply(reply: Letter, task: Task, node: int, experiment: str) -> str | None:
-    """Why the reply must not be used; None if it may."""
-    if node != task.node:
-        return f"sender is node {node}, asked was {task.node}"
+def wrong_reply(reply: Payload, request: PendingRequest, node: int, experiment: str) -> str | None:
+    """Sender, kind, experiment, version and client must be those of the request."""
+    if node != request.node:
+        return f"sender is node {node}, asked was {request.node}"
     stated = {k: reply.meta.get(k) for k in ("kind", "experiment", "version", "client")}
     asked = {
-        "kind": task.kind,
+        "kind": request.kind,
         "experiment": experiment,
-        "version": task.version,
-        "client": task.client,
+        "version": request.version,
+        "client": request.client,
     }
     for key, value in asked.items():
         if stated[key] != value or type(stated[key]) is not type(value):
@@ -50,7 +50,7 @@ def wrong_record(record: Record, expected: Record) -> str | None:
 
 
 def wrong_hello(meta: dict[str, Any], clients: int) -> str | None:
-    """A client says who it is: does that make sense?"""
+    """What a client says of itself when it joins."""
     client, sizes = meta.get("client"), meta.get("sizes")
     if type(client) is not int or not 0 <= client < clients:
         return f"client id {client!r} is not among 0..{clients - 1}"

@@ -1,9 +1,8 @@
-"""A client process that lives as long as the client: it takes messages from the SuperNode, and runs
-the code installed at the site.
+"""The client's worker process: it takes messages from the SuperNode and answers them.
 
-Flower's own way starts a process per message, which unpacks the app that came from the server,
-imports it and loads the data again. This one holds data and model in memory and ignores the shipped
-app, so nobody who reaches the server can run code at a site.
+Flower itself starts a process per message, which unpacks the app that came from the server, imports
+it and loads the data again. This worker lives as long as the client, keeps data and model in memory
+and runs only what is installed at the site: nobody who reaches the server can run code here.
 
 Flower has no public interface for this: the calls below are those of `flwr-clientapp` in the pinned
 version. `idiolect client --worker flower` does without this file.
@@ -37,66 +36,66 @@ from flwr.supernode.runtime.run_clientapp import (
 )
 
 from idiolect.deploy.apps import reply
-from idiolect.deploy.client import Site
-from idiolect.deploy.client_data import open_site
+from idiolect.deploy.client import Client
+from idiolect.deploy.client_data import open_client
 from idiolect.errors import UserError
 
-log = logging.getLogger("idiolect.site")
+log = logging.getLogger("idiolect.client")
 
-POLL = 0.1  # seconds between questions to the SuperNode on the same machine
-ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+SECONDS_BETWEEN_POLLS = 0.1  # the SuperNode is on the same machine
+ACQUIRE_METHODS = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
-def serve(site: Site, address: str, secret: bytes | None, parent: int) -> None:
+def serve(client: Client, address: str, secret: bytes | None, parent: int) -> None:
     """Answer messages until the SuperNode is gone."""
     interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
     if secret is not None:
         interceptors.append(
-            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE_METHODS)
         )
-    acquire = _client(address, interceptors)
+    acquire = _connect(address, interceptors)
     while _alive(parent):
         try:
             found = acquire.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-clientapp"]))
         except Exception as error:
             log.debug("the SuperNode does not answer: %s", error)
-            time.sleep(10 * POLL)
+            time.sleep(10 * SECONDS_BETWEEN_POLLS)
             continue
         if found.HasField("task") and found.token:
-            _answer_one(site, address, found.token)
+            _answer_one(client, address, found.token)
         else:
-            time.sleep(POLL)
+            time.sleep(SECONDS_BETWEEN_POLLS)
 
 
-def _answer_one(site: Site, address: str, token: str) -> None:
-    client = _client(
+def _answer_one(client: Client, address: str, token: str) -> None:
+    connection = _connect(
         address,
         [
             RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
             RuntimeTokenHttpInterceptor(token),
         ],
     )
-    beat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    beat = HeartbeatSender(make_task_heartbeat_fn_http(connection))
     beat.start()
     context, status, details = None, SubStatus.FAILED, "the client's worker failed"
     try:
-        message, context, _, _ = pull_task_input(client)
-        push_message(client, reply(site, message), context)
+        message, context, _, _ = pull_task_input(connection)
+        push_message(connection, reply(client, message), context)
         status, details = SubStatus.COMPLETED, ""
     except Exception as error:
         log.exception("a message could not be answered")
         details = type(error).__name__
     finally:
-        push_task_output(client, context, status, details)
+        push_task_output(connection, context, status, details)
         if beat.is_running:
             beat.stop()
-        client.close()
+        connection.close()
 
 
-def _client(address: str, interceptors: list[Any]) -> RuntimeHttpClient:
+def _connect(address: str, interceptors: list[Any]) -> RuntimeHttpClient:
     return RuntimeHttpClient.from_server_address(
         server_address=address,
-        insecure=True,  # the SuperNode's own port, on the loopback interface
+        insecure=True,  # the SuperNode's port is on the loopback interface
         root_certificates=None,
         interceptors=interceptors,
         retry_invoker=make_simple_http_retry_invoker(),
@@ -118,19 +117,19 @@ def main() -> None:
         with open(settings["secret"], "rb") as file:
             secret = file.read()
     parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
-        site = open_site(settings)
+        client = open_client(settings)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(2)
-    sizes = {p: len(getattr(site.data, p)[0]) for p in ("train", "val", "test")}
-    log.info("ready: client %d, samples %s, %d classes", site.client, sizes, site.data.classes)
-    serve(site, settings["runtime"], secret, parent)
+    sizes = {p: len(getattr(client.data, p)[0]) for p in ("train", "val", "test")}
+    log.info("ready: client %d, samples %s, %d classes", client.id, sizes, client.data.classes)
+    serve(client, settings["runtime"], secret, parent)
 
 
-def _end_with(parent: int) -> None:
-    """A worker whose client was killed must not go on alone."""
+def _end_with_parent(parent: int) -> None:
+    """End this worker once the `idiolect client` that started it is gone."""
     while _alive(parent):
         time.sleep(0.5)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""A federation in one process: the hub's letters go straight to `Site`s, through the same bytes."""
+"""A federation in one process: payloads go straight to `Client`s, through the same bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 
 from idiolect.data import Federation
 from idiolect.deploy import messages
-from idiolect.deploy.client import Site
-from idiolect.deploy.dispatch import Terms
-from idiolect.deploy.messages import Letter
-from idiolect.deploy.registry import Arrival
-from idiolect.deploy.server import Hub
+from idiolect.deploy.client import Client
+from idiolect.deploy.enrolment import Enrolment
+from idiolect.deploy.messages import Payload
+from idiolect.deploy.server import FederationServer
+from idiolect.deploy.terms import FederationTerms
+from idiolect.deploy.transport import Reply
 from idiolect.runs import config as settings
 from idiolect.simulation.simulation import Simulation
 
@@ -73,61 +74,64 @@ def simulated(made: dict[str, Any], clients: int, **options: Any) -> Simulation:
     )
 
 
-class LocalPost:
+class LocalTransport:
     """Delivers at once, or as a test wants it: `hold` keeps an answer back, `change` spoils it."""
 
-    def __init__(self, sites: Sequence[Site]):
-        self.sites = {1000 + site.client: site for site in sites}
-        self.answers: dict[str, Arrival] = {}
-        self.hold: Callable[[Letter], bool] = lambda answer: False
-        self.change: Callable[[Letter], Letter] = lambda answer: answer
-        self.sent: list[tuple[int, Letter]] = []
+    def __init__(self, sites: Sequence[Client]):
+        self.sites = {1000 + site.id: site for site in sites}
+        self.answers: dict[str, Reply] = {}
+        self.hold: Callable[[Payload], bool] = lambda answer: False
+        self.change: Callable[[Payload], Payload] = lambda answer: answer
+        self.sent: list[tuple[int, Payload]] = []
         self.online = set(self.sites)
 
     def nodes(self) -> list[int]:
         return sorted(self.online)
 
-    def send(self, parcels: Sequence[tuple[int, Letter]], ttl: float) -> list[str | None]:
+    def send(self, outgoing: Sequence[tuple[int, Payload]], ttl: float) -> list[str | None]:
         ids: list[str | None] = []
-        for node, letter in parcels:
-            self.sent.append((node, letter))
+        for node, payload in outgoing:
+            self.sent.append((node, payload))
             message = f"m{len(self.sent)}"
             ids.append(message)
-            request = messages.unpack(*messages.pack(letter), limit=1 << 30)
+            request = messages.unpack(*messages.pack(payload), limit=1 << 30)
             answer = self.change(self.sites[node].answer(request))
-            self.answers[message] = Arrival(message, node, answer)
+            self.answers[message] = Reply(message, node, answer)
         return ids
 
-    def collect(self, ids: Iterable[str], limits: dict[str, int]) -> list[Arrival]:
+    def collect(self, ids: Iterable[str], limits: dict[str, int]) -> list[Reply]:
         found = []
         for message in ids:
-            arrival = self.answers.get(message)
-            if arrival is None or (arrival.letter is not None and self.hold(arrival.letter)):
+            reply = self.answers.get(message)
+            if reply is None or (reply.payload is not None and self.hold(reply.payload)):
                 continue
             found.append(self.answers.pop(message))
-            if arrival.letter is not None:
-                text, block = messages.pack(arrival.letter)
+            if reply.payload is not None:
+                text, block = messages.pack(reply.payload)
                 try:
-                    letter = messages.unpack(text, block, limits[message])
+                    payload = messages.unpack(text, block, limits[message])
                 except messages.Malformed as error:
-                    found[-1] = Arrival(message, arrival.node, None, str(error), malformed=True)
+                    found[-1] = Reply(message, reply.node, None, str(error), malformed=True)
                 else:
-                    found[-1] = Arrival(message, arrival.node, letter)
+                    found[-1] = Reply(message, reply.node, payload)
         return found
 
 
-def sites(folder: Path, clients: int) -> list[Site]:
-    return [Site(i, site_data(i), folder / f"site{i}") for i in range(clients)]
+def clients_on_disk(folder: Path, clients: int) -> list[Client]:
+    return [Client(i, site_data(i), folder / f"site{i}") for i in range(clients)]
 
 
-def hub(made: dict[str, Any], post: LocalPost, clients: int, **terms: Any) -> Hub:
+def served(
+    made: dict[str, Any], transport: LocalTransport, clients: int, **terms: Any
+) -> FederationServer:
+    """A server once all its clients have come."""
     how = {"poll": 0.001, "timeout": 20.0, "patience": 5.0} | terms
-    made_hub = Hub(made, Terms(EXPERIMENT, clients, **how), post)
-    made_hub.gather()
-    return made_hub.open(made)
+    enrolment = Enrolment(FederationTerms(EXPERIMENT, clients, **how), transport)
+    enrolment.wait_for(clients)
+    return FederationServer(made, enrolment)
 
 
-def assert_same_server(ours: Hub, theirs: Simulation, atol: float = 1e-9) -> None:
+def assert_same_server(ours: FederationServer, theirs: Simulation, atol: float = 1e-9) -> None:
     mine, _ = ours.state()
     his, _ = theirs.state()
     names = [n for n in his if n.startswith(("server/", "tables/"))]
@@ -138,16 +142,16 @@ def assert_same_server(ours: Hub, theirs: Simulation, atol: float = 1e-9) -> Non
         assert float(gap) <= atol, f"{name}: off by {float(gap):.2e}"
 
 
-def assert_same_private(site: Site, theirs: Simulation, atol: float = 1e-9) -> None:
-    state = site.memory.load(EXPERIMENT)
+def assert_same_private(site: Client, theirs: Simulation, atol: float = 1e-9) -> None:
+    state = site.store.load(EXPERIMENT)
     assert state is not None
     from idiolect.core import tree
 
     ours = tree.leaves(state.mine)
-    his = tree.leaves(theirs.mine[[site.client]])
+    his = tree.leaves(theirs.mine[[site.id]])
     assert set(ours) == set(his)
     for name, value in his.items():
         gap = (
             (ours[name].double() - value.double()).abs().max() if value.numel() else torch.zeros(())
         )
-        assert float(gap) <= atol, f"client {site.client} {name}: off by {float(gap):.2e}"
+        assert float(gap) <= atol, f"client {site.id} {name}: off by {float(gap):.2e}"

@@ -1,4 +1,4 @@
-"""`--data tests.deploy.strange:load`: a client that misbehaves as $FAULT says.
+"""`--data tests.deploy.faulty_client:load`: a client that misbehaves as $FAULT says.
 
 FAULT is a comma-separated list of `kind:version[:seconds]`, applied to the answers to `fit`.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from idiolect.deploy.client import Site
-from idiolect.deploy.messages import Letter
-from tests.deploy.offline import site_data
+from idiolect.deploy.client import Client
+from idiolect.deploy.messages import Payload
+from tests.deploy.local_federation import site_data
 
 
 def load(client: int) -> Any:
@@ -22,9 +22,9 @@ def load(client: int) -> Any:
     for item in filter(None, os.environ.get("FAULT", "").split(",")):
         kind, version, *seconds = item.split(":")
         faults[int(version)] = (kind, float(seconds[0]) if seconds else 0.0)
-    honest = Site.answer
+    honest = Client.answer
 
-    def answer(self: Site, request: Letter) -> Letter:
+    def answer(self: Client, request: Payload) -> Payload:
         kind, seconds = "", 0.0
         if request.kind == "fit":
             kind, seconds = faults.get(request.meta["version"], ("", 0.0))
@@ -37,11 +37,11 @@ def load(client: int) -> Any:
             time.sleep(seconds)
         return spoiled(reply, kind)
 
-    Site.answer = answer  # type: ignore[method-assign]
+    Client.answer = answer  # type: ignore[method-assign]
     return site_data(client)
 
 
-def spoiled(reply: Letter, kind: str) -> Letter:
+def spoiled(reply: Payload, kind: str) -> Payload:
     if kind not in ("nan", "shape", "version", "giant"):
         return reply
     model, meta = dict(reply.record["up"]["model"]), dict(reply.meta)
@@ -54,4 +54,4 @@ def spoiled(reply: Letter, kind: str) -> Letter:
         model[name] = torch.zeros(1, 8_000_000, dtype=torch.float64)
     elif kind == "version":
         meta["version"] += 7
-    return Letter(meta, {"up": {"model": model}})
+    return Payload(meta, {"up": {"model": model}})

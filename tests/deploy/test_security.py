@@ -19,24 +19,30 @@ from pathlib import Path
 import pytest
 
 from idiolect.runs import checkpoint
-from tests.deploy.federation_on_disk import ROOT, Field, field, journal, needs_flower
+from tests.deploy.federation_processes import (
+    ROOT,
+    LocalProcesses,
+    federation,
+    journal,
+    needs_flower,
+)
 
 pytestmark = [needs_flower, pytest.mark.heavy]
 
 
 class Tap:
-    """A wire with an ear on it: passes TCP on and keeps every byte."""
+    """A TCP proxy that keeps every byte it passes on."""
 
     def __init__(self, target: int):
         self.target, self.heard = target, bytearray()
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._door.getsockname()[1])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._door.accept()
+                near, _ = self._listener.accept()
                 far = None
                 with contextlib.suppress(OSError):
                     far = socket.create_connection(("127.0.0.1", self.target))
@@ -57,12 +63,12 @@ class Tap:
             end.close()
 
     def close(self) -> None:
-        self._door.close()
+        self._listener.close()
 
 
 @contextlib.contextmanager
-def tapped(site: Field) -> Iterator[Tap]:
-    tap = Tap(site.port)
+def tapped(fed: LocalProcesses) -> Iterator[Tap]:
+    tap = Tap(fed.port)
     try:
         yield tap
     finally:
@@ -77,36 +83,41 @@ def parameters(run: Path) -> bytes:
     return leaf.contiguous().numpy().tobytes()[:256]
 
 
-def one_run(site: Field, tap: Tap, keys: bool) -> Path:
-    site.server(
+def one_run(fed: LocalProcesses, tap: Tap, keys: bool) -> Path:
+    fed.server(
         *("fedavg", "--clients", "2", "--rounds", "1", "--dtype", "float64", "--model", "mlp"),
         *("--out", "run"),
         keys=keys,
     )
-    site.client(0, keys=keys, port=tap.port)
-    site.client(1, keys=keys)
+    fed.client(0, keys=keys, port=tap.port)
+    fed.client(1, keys=keys)
     if keys:
-        strangers(site)
-    assert site.finished() == 0, site.story()
-    return site.folder / "run"
+        strangers(fed)
+    assert fed.finished() == 0, fed.story()
+    return fed.folder / "run"
 
 
-def strangers(site: Field) -> None:
+def strangers(fed: LocalProcesses) -> None:
     """A key nobody registered, and a registered client that claims to be another one."""
-    address = ("--server", f"127.0.0.1:{site.port}", "--data", "tests.deploy.own_data:load")
+    address = (
+        "--server",
+        f"127.0.0.1:{fed.port}",
+        "--data",
+        "tests.deploy.client_data_function:load",
+    )
     ca = ("--ca", "keys/ca.pem")
     key = ("--key", "elsewhere/clients/client_1")
-    site.run("stranger", "client", *address, *ca, *key, "--id", "1", "--state", "stranger")
+    fed.run("stranger", "client", *address, *ca, *key, "--id", "1", "--state", "stranger")
     key = ("--key", "keys/clients/client_2")
-    site.run("impostor", "client", *address, *ca, *key, "--id", "1", "--state", "impostor")
+    fed.run("impostor", "client", *address, *ca, *key, "--id", "1", "--state", "impostor")
 
 
 def test_nothing_in_the_clear_and_strangers_see_no_model(tmp_path: Path) -> None:
-    with field(tmp_path) as site, tapped(site) as tap:
-        site.run("keys", "keys", "keys", "--clients", "3")
-        site.run("more", "keys", "elsewhere", "--clients", "2")
-        assert (site.finished("keys"), site.finished("more")) == (0, 0)
-        run = one_run(site, tap, keys=True)
+    with federation(tmp_path) as fed, tapped(fed) as tap:
+        fed.run("keys", "keys", "keys", "--clients", "3")
+        fed.run("more", "keys", "elsewhere", "--clients", "2")
+        assert (fed.finished("keys"), fed.finished("more")) == (0, 0)
+        run = one_run(fed, tap, keys=True)
         refused = (tmp_path / "stranger" / "logs" / "supernode.log").read_text()
         assert "code: 2004" in refused and "SuperNode ID" not in refused
         heard = bytes(tap.heard)
@@ -114,8 +125,8 @@ def test_nothing_in_the_clear_and_strangers_see_no_model(tmp_path: Path) -> None
     assert parameters(run) not in heard
     for word in (b"safetensors", b"body.1.weight", b"fedavg", b"/v1/fleet"):
         assert word not in heard
-    seated = [n["client"] for n in journal(run, "enrolled")]
-    assert sorted(set(seated)) == [0, 1]
+    enrolled = [n["client"] for n in journal(run, "enrolled")]
+    assert sorted(set(enrolled)) == [0, 1]
     impostor = [n for n in journal(run, "refused") if n["kind"] == "hello"]
     assert impostor and "does not belong to client 1" in impostor[0]["reason"]
     for who in ("stranger", "impostor"):
@@ -125,26 +136,26 @@ def test_nothing_in_the_clear_and_strangers_see_no_model(tmp_path: Path) -> None
 
 def test_the_same_tap_hears_everything_without_tls(tmp_path: Path) -> None:
     """Otherwise the test above could not fail."""
-    with field(tmp_path) as site, tapped(site) as tap:
-        run = one_run(site, tap, keys=False)
+    with federation(tmp_path) as fed, tapped(fed) as tap:
+        run = one_run(fed, tap, keys=False)
         heard = bytes(tap.heard)
     assert parameters(run) in heard
     assert b"body.1.weight" in heard and b"/v1/fleet" in heard
 
 
-def test_the_door_shows_nothing_but_the_fleet(tmp_path: Path) -> None:
-    with field(tmp_path) as site:
-        site.run("keys", "keys", "keys", "--clients", "1")
-        assert site.finished("keys") == 0
-        site.server("fedavg", "--clients", "1", "--out", "run", keys=True)
-        site.wait("the door", lambda: "listening on" in site.out("server"))
+def test_the_proxy_shows_nothing_but_the_fleet(tmp_path: Path) -> None:
+    with federation(tmp_path) as fed:
+        fed.run("keys", "keys", "keys", "--clients", "1")
+        assert fed.finished("keys") == 0
+        fed.server("fedavg", "--clients", "1", "--out", "run", keys=True)
+        fed.wait("the proxy", lambda: "listening on" in fed.out("server"))
         trust = ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.pem"))
         for path in ("/v1/control/start-run", "/v1/control/register-node", "/docs",
                      "/v1/runtime/acquire-task", "/v1/fleet/../control/list-runs"):  # fmt: skip
-            assert status(site.port, path, trust) == 404, path
-        assert status(site.port, "/health", trust, "GET") in (200, 405)
+            assert status(fed.port, path, trust) == 404, path
+        assert status(fed.port, "/health", trust, "GET") in (200, 405)
         # The fleet's own paths need a registered key.
-        assert status(site.port, "/v1/fleet/pull-messages", trust) in (400, 401, 415, 422, 500)
+        assert status(fed.port, "/v1/fleet/pull-messages", trust) in (400, 401, 415, 422, 500)
 
 
 def status(port: int, path: str, trust: ssl.SSLContext, method: str = "POST") -> int:
@@ -163,7 +174,14 @@ def test_no_connection_leaves_the_machine(tmp_path: Path) -> None:
     every attempt to reach further, even a name lookup, is counted by the kernel."""
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare")
-    inside = ["unshare", "--net", "--map-root-user", sys.executable, "-m", "tests.deploy.alone"]
+    inside = [
+        "unshare",
+        "--net",
+        "--map-root-user",
+        sys.executable,
+        "-m",
+        "tests.deploy.in_network_namespace",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*inside, str(tmp_path)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=500

@@ -27,14 +27,16 @@ needs_flower = pytest.mark.skipif(
 )
 
 
-class Field:
+class LocalProcesses:
     """Starts `idiolect server` and `idiolect client` in process groups of their own."""
 
     def __init__(self, folder: Path):
         self.folder, self.port = folder, free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, name: str, *command: str, module: str = "tests.deploy.entry", **env: str) -> None:
+    def run(
+        self, name: str, *command: str, module: str = "tests.deploy.command_line", **env: str
+    ) -> None:
         with (self.folder / f"{name}.out").open("ab") as out:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", module, *command],
@@ -63,14 +65,14 @@ class Field:
             name or f"client{client}",
             "client",
             *("--server", f"127.0.0.1:{port or self.port}", "--id", str(client)),
-            *("--data", "tests.deploy.own_data:load", "--state", f"state{client}"),
+            *("--data", "tests.deploy.client_data_function:load", "--state", f"state{client}"),
             *(secure if keys else ["--insecure"]),
             *more,
             **how,
         )
 
     def kill(self, name: str) -> None:
-        """SIGKILL the whole family at once, as a power cut would."""
+        """SIGKILL a process and its children at once, as a power cut would."""
         process = self.processes.pop(name)
         for pid in [process.pid, *descendants(process.pid)]:
             with contextlib.suppress(ProcessLookupError):
@@ -151,8 +153,8 @@ def journal(run: Path, what: str | None = None) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def field(folder: Path) -> Iterator[Field]:
-    made = Field(folder)
+def federation(folder: Path) -> Iterator[LocalProcesses]:
+    made = LocalProcesses(folder)
     try:
         yield made
     finally:

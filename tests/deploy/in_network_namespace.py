@@ -10,7 +10,7 @@ import struct
 import sys
 from pathlib import Path
 
-from tests.deploy.federation_on_disk import field
+from tests.deploy.federation_processes import federation
 
 
 def loopback_up() -> None:
@@ -35,13 +35,13 @@ def attempts() -> int:
 def main(folder: Path) -> None:
     loopback_up()
     before = attempts()
-    with field(folder) as site:
-        site.run("keys", "keys", "keys", "--clients", "2")
-        site.finished("keys")
-        site.server("fedas", "--clients", "2", "--rounds", "1", "--out", "run", keys=True)
+    with federation(folder) as fed:
+        fed.run("keys", "keys", "keys", "--clients", "2")
+        fed.finished("keys")
+        fed.server("fedas", "--clients", "2", "--rounds", "1", "--out", "run", keys=True)
         for i in range(2):
-            site.client(i, keys=True)
-        code = site.finished()
+            fed.client(i, keys=True)
+        code = fed.finished()
     tried = attempts() - before
     with contextlib.suppress(OSError):
         socket.create_connection(("192.0.2.1", 443), timeout=1)

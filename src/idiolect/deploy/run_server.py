@@ -1,4 +1,4 @@
-"""A server from start to end: SuperLink, door, enrolment, the experiment, the table of rounds."""
+"""`idiolect server`: SuperLink, proxy, keys and the Flower run, and a line per round."""
 
 from __future__ import annotations
 
@@ -13,47 +13,42 @@ from types import FrameType
 from typing import Any
 
 from idiolect.core import files
-from idiolect.deploy import credentials, experiment, processes
-from idiolect.deploy.processes import Family
-from idiolect.deploy.proxy import open_door
+from idiolect.deploy import credentials, experiment, superlink
+from idiolect.deploy.processes import ChildProcesses
+from idiolect.deploy.proxy import serve_proxy
 from idiolect.errors import UserError
 from idiolect.runs import execute as runs
 from idiolect.runs.guard import Interrupted
 
 
-def serve(run: Path, keys: Path | None, host: str, port: int) -> dict[str, Any]:
-    """SuperLink, door, enrolment, the Flower run; until it is done."""
+def run_server(run: Path, keys: Path | None, host: str, port: int) -> dict[str, Any]:
+    """Run the experiment that `run` describes until it is done; returns its summary."""
     folder = run / experiment.FOLDER
     pair = None if keys is None else credentials.read(keys)
-    family = Family(folder / "logs")
+    children = ChildProcesses(folder / "logs")
     close: Callable[[], None] | None = None
     try:
-        inside, home = processes.start_superlink(family, folder, pair)
+        inner_port, home = superlink.start_superlink(children, folder, pair)
         terms = experiment.read_terms(run)
         if pair is not None:
-            terms = replace(terms, nodes=processes.register_nodes(home, folder, pair))
+            terms = replace(terms, nodes=superlink.register_nodes(home, folder, pair))
             files.write_json(folder / experiment.TERMS, terms.as_dict())
         scheme = "http" if pair is None else "https"
-        close = open_door(
-            host,
-            port,
-            f"{scheme}://127.0.0.1:{inside}",
-            pair,
-        )
-        experiment.status(run, "starting")
-        processes.submit(home, folder, run)
+        close = serve_proxy(host, port, f"{scheme}://127.0.0.1:{inner_port}", pair)
+        experiment.write_status(run, "starting")
+        superlink.submit(home, folder, run)
         how = "TLS and node keys" if pair else "no TLS"
         print(f"listening on {host}:{port} ({how}); run {run}", file=sys.stderr, flush=True)
-        _watch(run, family)
+        _watch(run, children)
     finally:
         if close is not None:
             close()
-        family.end()
+        children.end()
     return dict(json.loads((run / "summary.json").read_text(encoding="utf-8")))
 
 
-def _watch(run: Path, family: Family) -> None:
-    """Show rounds as they come; end when the server app says so."""
+def _watch(run: Path, children: ChildProcesses) -> None:
+    """Print rounds as they end, until the experiment is done or has failed."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Interrupted(f"stopped; continue with: idiolect server --resume {run}")
@@ -74,9 +69,9 @@ def _watch(run: Path, family: Family) -> None:
                     f"{status['reason']} (see {run / experiment.FOLDER / 'server.log'}); "
                     f"continue with: idiolect server --resume {run}"
                 )
-            if family.ended("superlink") is not None:
+            if children.exit_code("superlink") is not None:
                 raise UserError(
-                    f"Flower's SuperLink ended: {family.tail('superlink')}; "
+                    f"Flower's SuperLink ended: {children.tail('superlink')}; "
                     f"continue with: idiolect server --resume {run}"
                 )
             time.sleep(0.5)

@@ -1,0 +1,90 @@
+"""What the server asks of clients (fit, rejoin, recall, evaluate), and what each message holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from idiolect.core import tree
+from idiolect.core.method import Down, Method, Server
+from idiolect.core.tree import Record, Tree
+from idiolect.deploy.dispatch import Dispatcher
+from idiolect.deploy.expected_reply import ExpectedReply
+from idiolect.deploy.registry import ClientEntry, PendingRequest
+
+
+class ClientRequests:
+    """Builds requests from the method and the server's state, and sends them."""
+
+    def __init__(
+        self,
+        method: Method,
+        server: Server,
+        start: Tree,
+        expected: ExpectedReply,
+        dispatcher: Dispatcher,
+    ):
+        self.method, self.server, self.start, self.expected = method, server, start, expected
+        self.dispatcher, self.clients = dispatcher, dispatcher.registry.clients
+
+    def fit(self, ids: Sequence[int], t: int, test: bool) -> int:
+        """Ask for local work, tested afterwards if `test`; returns the bytes sent."""
+        down = self.method.download(self.server, list(ids))
+        expected = self.expected.of_fit(down, self.start, t)
+        requests = []
+        for k, i in enumerate(ids):
+            entry = self.clients[i]
+            entry.status, entry.since = "busy", t
+            request = PendingRequest("fit", entry.node, t, i, t, expected)
+            requests.append((request, self._record(entry, down, k)))
+        self.dispatcher.send(requests, test=test)
+        return down.nbytes(len(ids))
+
+    def rejoin(self, client: int, since: int, t: int, test: bool) -> int:
+        """Show the present to a client whose work is late; it answers with what is used of it."""
+        entry = self.clients[client]
+        down = self.method.download_late(self.server, [client], [since])
+        expected = self._expected_of(client, since)
+        request = PendingRequest("rejoin", entry.node, t, client, since, expected)
+        self.dispatcher.send([(request, self._record(entry, down, 0))], test=test)
+        return down.nbytes(1)
+
+    def recall(self) -> None:
+        """After a restart, ask clients that are back for work they may have finished meanwhile."""
+        for entry in self.clients.values():
+            if entry.recall and entry.status == "idle":
+                entry.recall, entry.status = False, "busy"
+                expected = self._expected_of(entry.client, entry.since)
+                request = PendingRequest(
+                    "recall", entry.node, entry.since, entry.client, entry.since, expected
+                )
+                self.dispatcher.send([(request, {})])
+
+    def evaluate(self, ids: Sequence[int], t: int) -> None:
+        """Ask clients to test what they would predict with now, and the shared model if any."""
+        down = self.method.download(self.server, list(ids))
+        shared = self.method.shared(self.server)
+        whole = shared is not None and set(shared) == set(self.expected.net.names)
+        # A shared model that is part of the message anyway is named instead of sent twice.
+        part = next((n for n, v in down.shared.items() if whole and v is shared), None)
+        requests = []
+        for k, i in enumerate(ids):
+            entry = self.clients[i]
+            entry.status = "busy"
+            record = self._record(entry, down, k)
+            if whole and part is None:
+                record["global"] = shared
+            requests.append((PendingRequest("evaluate", entry.node, t, i), record))
+        self.dispatcher.send(requests, **{"global": part})
+
+    def _record(self, entry: ClientEntry, down: Down, k: int) -> Record:
+        """The tensors for one client: what all get, row k, the start at the first contact."""
+        record: Record = {
+            "shared": down.shared,
+            "each": tree.each(lambda x: x[k : k + 1], down.each),
+            "start": self.start if entry.fresh else {},
+        }
+        return {name: part for name, part in record.items() if part}
+
+    def _expected_of(self, client: int, version: int) -> Record:
+        down = self.method.download(self.server, [client])
+        return self.expected.of_fit(down, self.start, version)

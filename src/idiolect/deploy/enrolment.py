@@ -1,0 +1,110 @@
+"""Finds out which nodes are online, which clients they are, and whether they may take part."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from idiolect.deploy import validate
+from idiolect.deploy.dispatch import Dispatcher
+from idiolect.deploy.messages import Payload
+from idiolect.deploy.registry import ClientEntry, ClientRegistry, PendingRequest
+from idiolect.deploy.terms import FederationTerms
+from idiolect.deploy.transport import Transport
+from idiolect.errors import UserError
+
+log = logging.getLogger("idiolect.server")
+
+SECONDS_BETWEEN_GREETINGS = 3.0  # how often the list of online nodes is read
+SECONDS_BETWEEN_HELLOS = 10.0  # until a node that was refused is asked again
+
+
+class Enrolment:
+    """The clients of a federation, from the first hello on; `poll` keeps the list true."""
+
+    def __init__(self, terms: FederationTerms, transport: Transport, journal: Path | None = None):
+        self.terms, self.transport = terms, transport
+        self.registry = ClientRegistry(journal)
+        self.dispatcher = Dispatcher(terms, transport, self.registry)
+        self.dispatcher.handlers["hello"] = self.admit
+        self.shape: tuple[int, ...] | None = None  # of a sample; the first client decides
+        self.classes, self._labels = 0, ""
+        self._greeted = 0.0
+        self._not_before: dict[int, float] = {}  # node -> when it may be asked again
+
+    def wait_for(self, enough: int) -> None:
+        """Wait until that many clients are here."""
+        end, reported = time.monotonic() + self.terms.patience, -1
+        while (here := sum(c.status != "gone" for c in self.registry.clients.values())) < enough:
+            if here != reported:
+                reported = here
+                log.info("%d of %d clients are here, waiting for %d", here, self.terms.clients,
+                         enough)  # fmt: skip
+            if time.monotonic() > end:
+                raise UserError(
+                    f"only {here} of {enough} clients came within {self.terms.patience:.0f} s; "
+                    "start the others or lower --min-clients"
+                )
+            self.poll()
+            time.sleep(self.terms.poll)
+
+    def poll(self) -> None:
+        """Take in whatever has happened since the last look."""
+        self._greet()
+        self.dispatcher.receive()
+
+    def _greet(self) -> None:
+        """Ask unknown nodes who they are, and clients that were gone whether they are back."""
+        now = time.monotonic()
+        if now - self._greeted < SECONDS_BETWEEN_GREETINGS:
+            return
+        self._greeted = now
+        online = set(self.transport.nodes())
+        asked = {r.node for r in self.registry.pending_of("hello")}
+        for entry in self.registry.clients.values():
+            if entry.status == "idle" and entry.node not in online:
+                entry.status = "gone"
+                self.registry.note("gone", client=entry.client, reason="node is offline")
+        for node in sorted(online - asked):
+            known = self.registry.at_node(node)
+            if (known is None or known.status == "gone") and now >= self._not_before.get(node, 0):
+                self._not_before[node] = now + SECONDS_BETWEEN_HELLOS
+                self.dispatcher.send([(PendingRequest("hello", node, 0), {})])
+
+    def admit(self, request: PendingRequest, hello: Payload) -> str | None:
+        """Enter a client into the registry; returns the reason if it may not take part."""
+        meta = hello.meta
+        reason = validate.wrong_hello(meta, self.terms.clients) or self._unfit(request.node, meta)
+        if reason is not None:
+            return reason
+        client = meta["client"]
+        entry = self.registry.clients.get(client)
+        if entry is not None and entry.node != request.node and entry.status != "gone":
+            return f"client {client} is here already, as another node"
+        if entry is None:
+            entry = ClientEntry(client, meta["name"], request.node, {})
+            self.registry.clients[client] = entry
+        entry.node, entry.name, entry.status = request.node, meta["name"], "idle"
+        entry.sizes, entry.fresh = dict(meta["sizes"]), meta["fresh"]
+        self._not_before.pop(request.node, None)  # only nodes that were refused have to wait
+        self.registry.note("enrolled", client=client, name=entry.name, node=str(entry.node))
+        return None
+
+    def _unfit(self, node: int, meta: dict[str, Any]) -> str | None:
+        """Why this node cannot be this client, or its data does not go with the others'."""
+        client = meta["client"]
+        if self.terms.nodes and self.terms.nodes.get(str(node)) != client:
+            return f"the key of this node does not belong to client {client}"
+        if self.shape is None:
+            self.shape, self.classes = tuple(meta["shape"]), meta["classes"]
+            self._labels = meta["labels"]
+        if (tuple(meta["shape"]), meta["classes"]) != (self.shape, self.classes):
+            return (
+                f"client {client} has samples of shape {meta['shape']} in {meta['classes']} "
+                f"classes, the others {list(self.shape)} in {self.classes}"
+            )
+        if meta["labels"] != self._labels:
+            return f"client {client} has another list of class names than the others"
+        return None

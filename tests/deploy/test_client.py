@@ -1,0 +1,122 @@
+"""How a client answers: once, from disk, and only what it may."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from idiolect.core import tree
+from idiolect.deploy import messages
+from idiolect.deploy.client import Client
+from idiolect.deploy.messages import Payload
+from tests.deploy.local_federation import (
+    EXPERIMENT,
+    LocalTransport,
+    clients_on_disk,
+    config,
+    served,
+    site_data,
+)
+
+
+def test_repeated_request_returns_the_same_answer_and_trains_nothing(tmp_path: Path) -> None:
+    made = config("fedas", rounds=2, epochs=1)
+    here = clients_on_disk(tmp_path, 1)
+    transport = LocalTransport(here)
+    ours = served(made, transport, 1)
+    ours.start()
+    ours.step()
+    node, request = next(s for s in transport.sent if s[1].kind == "fit")
+    site = transport.sites[node]
+    path = site.store.path(EXPERIMENT)
+    before = path.read_bytes()
+    trained: list[int] = []
+    for work in site._experiments.values():
+        work.engine.fit = lambda *_, **__: trained.append(1)  # type: ignore[assignment]
+    first, again = site.answer(request), site.answer(request)
+    assert trained == []
+    assert path.read_bytes() == before
+    assert first.meta == again.meta and first.meta["samples"] > 0
+    for name, leaf in tree.leaves(first.record).items():
+        assert torch.equal(leaf, tree.leaves(again.record)[name])
+    # A new process reads the same answer from disk.
+    reopened = Client(0, site_data(0), tmp_path / "site0").answer(request)
+    assert messages.pack(reopened) == messages.pack(first)
+
+
+def test_older_version_is_refused_by_the_client(tmp_path: Path) -> None:
+    made = config("fedavg", rounds=2)
+    transport = LocalTransport(clients_on_disk(tmp_path, 1))
+    ours = served(made, transport, 1)
+    ours.start()
+    ours.step()
+    ours.step()
+    _, request = next(s for s in transport.sent if s[1].kind == "fit" and s[1].meta["version"] == 0)
+    answer = transport.sites[1000].answer(request)
+    assert answer.meta["refused"] == "version 0 is older than 1, done before"
+    assert not answer.record
+
+
+def test_full_disk_fails_one_client_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = config("fedas", rounds=2, epochs=1)
+    here = clients_on_disk(tmp_path, 3)
+    ours = served(made, LocalTransport(here), 3)
+    ours.start()
+    before = here[1].store.path(EXPERIMENT).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(here[1].store, "commit", full)
+    done = ours.step()
+    assert done.arrived == [0, 2]
+    assert ours.registry.counts["lost"] == 1
+    assert here[1].store.path(EXPERIMENT).read_bytes() == before
+    monkeypatch.undo()
+    assert ours.step().arrived == [0, 1, 2]
+
+
+def test_client_that_lost_its_disk_gets_the_starting_point_again(tmp_path: Path) -> None:
+    made = config("fedas", rounds=3, epochs=1)
+    here = clients_on_disk(tmp_path, 2)
+    ours = served(made, LocalTransport(here), 2)
+    ours.start()
+    ours.step()
+    here[1].store.path(EXPERIMENT).unlink()
+    assert ours.step().arrived == [0]
+    assert ours.step().arrived == [0, 1]
+
+
+def test_site_imports_no_model_it_was_not_told_to(tmp_path: Path) -> None:
+    site = clients_on_disk(tmp_path, 1)[0]
+    made = config("fedavg")
+    settings = {k: made[k] for k in ("method", "model", "seed", "dtype")}
+    settings["model"] = {"name": "os:system"}
+    asked = {"kind": "fit", "experiment": EXPERIMENT, "version": 0, "config": settings}
+    answer = site.answer(Payload(asked))
+    assert "start the client with --model os:system" in answer.meta["refused"]
+    asked["experiment"] = "../../etc/passwd"
+    asked["kind"] = "hello"
+    assert "is not an experiment id" in site.answer(Payload(asked)).meta["refused"]
+
+
+def test_private_state_never_travels(tmp_path: Path) -> None:
+    """No leaf of `mine` equals a leaf that a FedAS client sends: the head and its name stay."""
+    made = config("fedas", rounds=2, epochs=1)
+    transport = LocalTransport(clients_on_disk(tmp_path, 2))
+    seen: list[Payload] = []
+    transport.change = lambda answer: (seen.append(answer), answer)[1]
+    ours = served(made, transport, 2)
+    ours.start()
+    ours.step()
+    fits = [a for a in seen if a.kind == "fit"]
+    assert len(fits) == 2
+    for answer in fits:
+        names = set(tree.leaves(answer.record))
+        assert names and not any("head" in name for name in names)

@@ -1,0 +1,77 @@
+"""Who may take part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from idiolect.data import Federation
+from idiolect.deploy.client import Client
+from idiolect.deploy.messages import Payload
+from idiolect.errors import UserError
+from tests.deploy.local_federation import (
+    LocalTransport,
+    clients_on_disk,
+    config,
+    served,
+    site_data,
+)
+
+
+def test_hello_with_nonsense_does_not_stop_the_server(tmp_path: Path) -> None:
+    transport = LocalTransport(clients_on_disk(tmp_path, 2))
+
+    def change(answer: Payload) -> Payload:
+        bad = answer.kind == "hello" and answer.meta["client"] == 1
+        return Payload(answer.meta | {"client": {"a": 1}, "refused": "x"}) if bad else answer
+
+    transport.change = change
+    made = config("fedavg", rounds=1)
+    with pytest.raises(UserError, match="only 1 of 2 clients came"):
+        served(made, transport, 2, patience=0.3)
+
+
+def test_two_nodes_cannot_be_the_same_client(tmp_path: Path) -> None:
+    made = config("fedavg", rounds=1)
+    here = clients_on_disk(tmp_path, 2)
+    transport = LocalTransport(here)
+    transport.sites[2000] = Client(1, site_data(1), tmp_path / "impostor")
+    transport.online.add(2000)
+    ours = served(made, transport, 2)
+    ours.enrolment._greeted = 0.0
+    ours.enrolment.poll()
+    ours.enrolment.poll()
+    assert ours.registry.clients[1].node == 1001
+    assert ours.registry.counts["refused"] == 1
+
+
+def test_key_decides_which_client_a_node_is(tmp_path: Path) -> None:
+    made = config("fedavg", rounds=1)
+    here = clients_on_disk(tmp_path, 2)
+    with pytest.raises(UserError, match="only 1 of 2 clients came"):
+        served(made, LocalTransport(here), 2, nodes={"1000": 0, "1001": 5}, patience=0.2)
+
+
+def test_clients_with_other_samples_are_turned_away(tmp_path: Path) -> None:
+    made = config("fedavg", rounds=1)
+    x, y = np.zeros((4, 1, 5, 5)), np.array([0, 1, 2, 0])
+    odd = Federation.from_arrays([{"x_train": x, "y_train": y, "x_test": x, "y_test": y}])
+    transport = LocalTransport([*clients_on_disk(tmp_path, 1), Client(1, odd, tmp_path / "odd")])
+    with pytest.raises(UserError, match="only 1 of 2"):
+        served(made, transport, 2, patience=0.2)
+
+
+def test_client_that_does_not_answer_is_given_up_and_may_come_back(tmp_path: Path) -> None:
+    made = config("fedavg", rounds=3)
+    transport = LocalTransport(clients_on_disk(tmp_path, 2))
+    ours = served(made, transport, 2, timeout=0.3)
+    transport.hold = lambda answer: answer.meta["client"] == 1
+    first = ours.step()
+    assert (first.started, first.arrived) == ([0, 1], [0])
+    assert ours.registry.clients[1].status == "gone"
+    transport.hold = lambda answer: False
+    ours.enrolment._greeted, ours.enrolment._not_before = 0.0, {}
+    ours.enrolment.poll()
+    assert ours.step().arrived == [0, 1]
