@@ -14,7 +14,6 @@ The server
     enrolment         finds out who is online and who may take part
     client_requests   what is asked of clients
     arrivals          what comes back and when it is used
-    scores            what clients found when they tested
     server            the rounds; it has the simulator's interface
     experiment        one experiment from its run directory
     run_server        `idiolect server`

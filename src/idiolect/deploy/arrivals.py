@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Ups
+from idiolect.core.method import Server, Ups
 from idiolect.core.tree import Record, Tree
 from idiolect.deploy import messages, validate
 from idiolect.deploy.dispatch import Dispatcher
 from idiolect.deploy.messages import Payload
-from idiolect.deploy.registry import PendingRequest
-from idiolect.deploy.scores import Scores, stacked_logs
+from idiolect.deploy.registry import ClientEntry, PendingRequest
+from idiolect.simulation import server_state
 from idiolect.simulation.outcome import Round
+from idiolect.simulation.scores import Scores
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Arrivals:
             return reason
         entry.fresh = False
         if "after" in answer.meta:
-            self.scores.keep(request.client, "after", answer.meta["after"], entry.sizes)
+            self._keep_scores(entry, "after", answer.meta["after"])
         record = messages.ordered_like(answer.record, request.expected)
         work = Work(request.since, tree.row(record["up"], 0), answer.meta)
         on_time = request.kind == "fit" and request.version == self.round
@@ -82,26 +84,31 @@ class Arrivals:
             if reason := validate.wrong_metrics(metrics, entry.sizes):
                 return reason
         for series, metrics in found.items():
-            self.scores.keep(request.client, series, metrics, entry.sizes)
+            self._keep_scores(entry, series, metrics)
         entry.status, entry.fresh = "idle", False
         return None
+
+    def _keep_scores(self, entry: ClientEntry, series: str, metrics: Mapping[str, Any]) -> None:
+        for part, found in metrics.items():
+            if part == "val" and series == "global":
+                continue
+            self.scores.sizes[part][entry.client] = entry.sizes[part]
+            loss = np.nan if found["loss"] is None else found["loss"]
+            correct, summed = torch.tensor([[found["correct"]], [loss]]).double()
+            self.scores.write(series, part, [entry.client], correct, summed)
 
     def use(self, client: int, work: Work) -> None:
         """Work goes into the round in progress; its client is free for the next."""
         self.used[client] = work
         self.registry.clients[client].free()
 
-    def ups(self, sizes: Mapping[int, int], t: int, dtype: torch.dtype) -> Ups:
+    def ups(self, server: Server, t: int, like: Tensor) -> Ups:
         """The round's work, stacked in the order of client ids."""
         used = dict(sorted(self.used.items()))
-        return Ups(
-            tree.pile([work.up for work in used.values()]),
-            list(used),
-            torch.tensor([sizes[i] for i in used], dtype=dtype),
-            [work.since for work in used.values()],
-            t,
-            self.registry.away() if self.asynchronous else [],
-        )
+        record = tree.pile([work.up for work in used.values()])
+        since = {client: work.since for client, work in used.items()}
+        away = self.registry.away() if self.asynchronous else []
+        return server_state.arrivals(server, record, since, t, away, like)
 
     def describe(self, result: Round, server_logs: Tree, dtype: torch.dtype) -> None:
         """Samples, training loss, and what clients and server show of the round."""
@@ -113,3 +120,16 @@ class Arrivals:
             result.train_loss = float(np.mean(losses))
         shown = stacked_logs(about, dtype) | server_logs
         result.logs = {n: v.cpu() for n, v in shown.items()}
+
+
+def stacked_logs(about: list[dict[str, Any]], dtype: torch.dtype) -> Tree:
+    """What the method shows at each client, one row per client, where all show the same thing."""
+    shown: Tree = {}
+    logs = [meta.get("logs", {}) for meta in about]
+    for name in logs[0] if logs else ():
+        try:
+            rows = [torch.tensor(each[name], dtype=dtype) for each in logs]
+            shown[str(name)[:64]] = torch.cat(rows)
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            continue  # not needed for learning, and it comes from outside
+    return shown

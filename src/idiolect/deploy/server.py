@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from idiolect import methods, models
 from idiolect.core import tree
-from idiolect.core.clients import Table
-from idiolect.core.method import Method, Server
+from idiolect.core.method import Method
 from idiolect.core.net import initial_tree
 from idiolect.core.tree import Tree
 from idiolect.deploy.arrivals import Arrivals
@@ -28,12 +27,13 @@ from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.expected_reply import ExpectedReply
 from idiolect.deploy.messages import Payload
 from idiolect.deploy.registry import PendingRequest
-from idiolect.deploy.scores import Scores
 from idiolect.engine import select
 from idiolect.errors import UserError
 from idiolect.runs.export import check_complete, load_init
+from idiolect.simulation import server_state
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.schedule import Participation
+from idiolect.simulation.scores import PARTS, Columns, Scores, client_columns
 
 log = logging.getLogger("idiolect.server")
 
@@ -61,9 +61,8 @@ class FederationServer:
         self.net = expected.net
         start_tree = self._start_tree(model)
         everyone = list(range(self.terms.clients))
-        state = self.method.server_init(self.net, dict(start_tree), everyone)
-        self.server = Server(state, net=self.net, clients=everyone, sizes={})
-        self.scores = Scores(self.terms.clients)
+        self.server = server_state.new_server(self.method, self.net, start_tree, everyone, {})
+        self.scores = Scores({part: np.zeros(len(everyone), dtype=np.int32) for part in PARTS})
         dispatcher.settings = {k: config[k] for k in ("method", "model", "seed", "dtype")}
         dispatcher.handlers["hello"] = self._admit
         self.requests = ClientRequests(self.method, self.server, start_tree, expected, dispatcher)
@@ -108,7 +107,7 @@ class FederationServer:
             self.method.prepare(self.server, chosen)
             result.bytes_down += self.requests.fit(chosen, t, tests)
         self._wait(t, result)
-        ups = self.arrivals.ups(self.server.sizes, t, self.dtype)
+        ups = self.arrivals.ups(self.server, t, tree.any_leaf(self.requests.start))
         result.bytes_up = tree.nbytes(ups.record)
         if len(ups) >= self.terms.arrivals or self.method.asynchronous:
             self.method.aggregate(self.server, ups)
@@ -126,7 +125,7 @@ class FederationServer:
         return result
 
     def _tests(self, t: int) -> bool:
-        return (t + 1) % int(self.config["eval_every"]) == 0 or t + 1 == self.rounds
+        return server_state.is_tested(t + 1, self.rounds, self.config["eval_every"])
 
     def _update_sizes(self) -> None:
         """Clients may have joined since the last round."""
@@ -179,31 +178,32 @@ class FederationServer:
                 time.sleep(self.terms.poll)
         return time.perf_counter() - began
 
-    def _columns(self, done: Round | None = None, blank: bool = False) -> dict[str, np.ndarray]:
-        return self.scores.columns(self.registry.sizes(), done, blank)
+    def _columns(self, done: Round | None = None, blank: bool = False) -> Columns:
+        for client, sizes in self.registry.sizes().items():
+            for part in PARTS:
+                self.scores.sizes[part][client] = sizes[part]
+        now = {part: column.copy() for part, column in self.scores.sizes.items()}
+        late = dict(zip(done.arrived, done.staleness, strict=True)) if done else {}
+        known = client_columns(now, done.started if done else [], late)
+        return known | (self.scores.blank() if blank else self.scores.snapshot()())
 
     # --- state ---
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a restart needs; what is private to clients is on their disks."""
-        tables = {k: v for k, v in self.server.items() if isinstance(v, Table)}
-        everything = {
-            "server": {k: v for k, v in self.server.items() if k not in tables},
-            "tables": {k: {str(i): r for i, r in v.items()} for k, v in tables.items()},
+        everything = server_state.saved(self.server) | {
             "metrics": self.scores.state(),
             "start": self.requests.start,
         }
-        host = {
-            n: v.detach().cpu().contiguous().clone() for n, v in tree.leaves(everything).items()
-        }
         # `ledger` is what checkpoints have always called it: old runs must stay readable.
-        return host, {"round": self.round, "ledger": self.registry.state()}
+        return server_state.on_host(everything), {
+            "round": self.round,
+            "ledger": self.registry.state(),
+        }
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         state = tree.ordered(tree.nest(tensors), self.net.names)
-        self.server |= state["server"]
-        for key, rows in state["tables"].items():
-            self.server[key].refill({int(i): row for i, row in rows.items()})
+        server_state.restore(self.server, state, self.device)
         self.requests.start = state["start"]
         self.scores.restore(state["metrics"])
         self.round = self.arrivals.round = int(meta["round"])
@@ -213,12 +213,7 @@ class FederationServer:
 
     def server_model(self) -> Tree | None:
         """What all clients share, under the plain module's names; None if they share no model."""
-        shared = self.method.shared(self.server)
-        if shared is None:
-            return None
-        params = {n: v.detach().cpu().clone() for n, v in shared.items()}
-        whole = set(shared) == set(self.net.names)
-        return dict(self._module_state) | params if whole else params
+        return server_state.shared_model(self.method, self.server, self._module_state)
 
     def personal_model(self, client: int) -> Tree:
         raise UserError("personal models stay at the sites; export them there")

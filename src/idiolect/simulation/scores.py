@@ -23,8 +23,9 @@ Columns = dict[str, np.ndarray]
 class Scores:
     """One column per figure and series, one row per client; NaN where nothing was tested."""
 
-    def __init__(self, sizes: Mapping[str, np.ndarray]):
-        """`sizes` has how many samples each client has in each part."""
+    def __init__(self, sizes: dict[str, np.ndarray]):
+        """`sizes` has how many samples each client has in each part; a real federation fills it in
+        as clients come."""
         self.sizes = sizes
         self.clients = len(sizes["test"])
         names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]

@@ -81,6 +81,22 @@ def whole_model(method: Method, server: Server) -> Tree | None:
     return shared if shared is not None and set(shared) == set(server.net.names) else None
 
 
+def shared_model(method: Method, server: Server, module_state: Tree) -> Tree | None:
+    """What all clients share, under the plain module's names; None if they share no model."""
+    shared = method.shared(server)
+    if not shared:
+        return None
+    whole = exported(shared, module_state)
+    return whole if set(shared) == set(server.net.names) else tree.pick(whole, shared)
+
+
+def exported(params: Tree, module_state: Tree) -> Tree:
+    """A tree that loads into the plain module; what a tree does not hold is as in the module."""
+    return dict(module_state) | {
+        n: v.detach().cpu().contiguous().clone() for n, v in params.items()
+    }
+
+
 def is_tested(round: int, rounds: int, every: int) -> bool:
     """Whether the models of a round (from 1) are tested: every few, and always the last."""
     return round % every == 0 or round == rounds

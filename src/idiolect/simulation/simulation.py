@@ -294,20 +294,13 @@ class Simulation:
 
     def server_model(self) -> Tree | None:
         """What all clients share, under the plain module's names; None if they share no model."""
-        shared = self.method.shared(self.server)
-        if not shared:
-            return None
-        whole = self._exported(shared)
-        return whole if set(shared) == set(self.engine.net.names) else tree.pick(whole, shared)
+        return server_state.shared_model(self.method, self.server, self._module_state)
 
     def personal_model(self, client: int) -> Tree:
         """What the client predicts with, loadable into the plain module."""
         with by_itself():  # only the rank that writes asks
-            return self._exported(tree.client(self._personal([client]), 0))
-
-    def _exported(self, params: Tree) -> Tree:
-        full = dict(self._module_state)
-        return full | {n: v.detach().cpu().contiguous().clone() for n, v in params.items()}
+            params = tree.client(self._personal([client]), 0)
+        return server_state.exported(params, self._module_state)
 
 
 def _client_init(
