@@ -38,7 +38,10 @@ def parquet(
     more_train: Sequence[str] = (),
     inside: Sequence[str] = ("", "data", "plain_text"),
 ) -> Layout:
-    """train.parquet and test.parquet, or the hub's train-00000-of-00001.parquet."""
+    """train.parquet and test.parquet, or train-00000-of-00001.parquet as on the Hugging Face hub.
+
+    `inside` names the subfolders that may hold them; the other options name columns and parts.
+    """
     wanted = {"image": ("image", "img"), "y": label} | ({"group": group} if group else {})
 
     def find(folder: Path) -> Found | None:
@@ -47,13 +50,13 @@ def parquet(
             for file in sorted((folder / sub).glob("*.parquet")):
                 by_part.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
             train = by_part.get("train", []) + [f for p in more_train for f in by_part.get(p, [])]
-            held = next((by_part[name] for name in test if name in by_part), [])
+            tests = next((by_part[name] for name in test if name in by_part), [])
             if by_part.get("train"):
-                return Found(folder / sub, (*train, *held), partial(read, train, held))
+                return Found(folder / sub, (*train, *tests), partial(read, train, tests))
         return None
 
-    def read(train: list[Path], held: list[Path]) -> Columns:
-        parts = [decode.parquet(files, shape, **wanted) for files in (train, held) if files]
+    def read(train: list[Path], tests: list[Path]) -> Columns:
+        parts = [decode.parquet(files, shape, **wanted) for files in (train, tests) if files]
         return joined(parts)
 
     return find
@@ -112,14 +115,14 @@ def class_folders(shape: Shape, train: Sequence[str], test: str) -> Layout:
         if not all((folder / part).is_dir() for part in (*train, test)):
             return None
         parts = [[folder / part for part in train], [folder / test]]
-        labels = [folders(p) for p in (*parts[0], *parts[1])]
+        labels = [subfolders(p) for p in (*parts[0], *parts[1])]
         return Found(folder, tuple(f for fs in labels for f in fs), partial(read, parts))
 
     def read(parts: list[list[Path]]) -> Columns:
-        names = sorted({f.name for part in parts for p in part for f in folders(p)})
+        names = sorted({f.name for part in parts for p in part for f in subfolders(p)})
         decoded = []
         for part in parts:
-            paths = [f for p in part for c in folders(p) for f in files(c)]
+            paths = [f for p in part for c in subfolders(p) for f in files_in(c)]
             y = np.array([names.index(f.parent.name) for f in paths])
             decoded.append({"x": decode.images(paths, shape, str(part[0])), "y": y})
         return joined(decoded)
@@ -127,16 +130,19 @@ def class_folders(shape: Shape, train: Sequence[str], test: str) -> Layout:
     return find
 
 
-def folders(path: Path) -> list[Path]:
+def subfolders(path: Path) -> list[Path]:
+    """By name; none if the folder does not exist."""
     return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
 
 
-def files(path: Path) -> list[Path]:
+def files_in(path: Path) -> list[Path]:
+    """By name; none if the folder does not exist."""
     return sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else []
 
 
 def joined(parts: Iterable[Columns]) -> Columns:
-    """Train rows, then test rows (if any); group values become numbers into their names."""
+    """Training rows, then test rows if there are any. Values of `group` become numbers, their names
+    are kept in `group_names`."""
     parts = list(parts)
     out = {key: np.concatenate([p[key] for p in parts]) for key in parts[0]}
     kinds = [

@@ -12,15 +12,15 @@ DEBIAN = Path("/usr/share/datasets")
 
 def cache_dir() -> Path:
     """IDIOLECT_CACHE, else the user's cache folder."""
-    if own := os.environ.get("IDIOLECT_CACHE"):
-        return Path(own).expanduser()
+    if chosen := os.environ.get("IDIOLECT_CACHE"):
+        return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "idiolect"
 
 
 def roots() -> list[Path]:
     """Folders that hold one folder per dataset, in the order they are searched."""
-    own = os.environ.get("IDIOLECT_DATA")
-    return [*([Path(own).expanduser()] if own else []), cache_dir() / "data", DEBIAN]
+    chosen = os.environ.get("IDIOLECT_DATA")
+    return [*([Path(chosen).expanduser()] if chosen else []), cache_dir() / "data", DEBIAN]
 
 
 def hub_installed() -> bool:

@@ -70,14 +70,16 @@ def image_folders(folder: Path) -> Found | None:
     for base in (folder, folder / "python", folder / "omniglot-py"):
         sets = [base / "images_background", base / "images_evaluation"]
         if all(s.is_dir() for s in sets):
-            alphabets = sorted((a for s in sets for a in layouts.folders(s)), key=lambda a: a.name)
-            stamps = tuple(c for a in alphabets for c in layouts.folders(a))
+            alphabets = sorted(
+                (a for s in sets for a in layouts.subfolders(s)), key=lambda a: a.name
+            )
+            stamps = tuple(c for a in alphabets for c in layouts.subfolders(a))
             return Found(base, stamps, partial(_read_image_folders, alphabets))
     return None
 
 
 def _read_image_folders(alphabets: list[Path]) -> Columns:
-    characters = [(i, c) for i, a in enumerate(alphabets) for c in layouts.folders(a)]
+    characters = [(i, c) for i, a in enumerate(alphabets) for c in layouts.subfolders(a)]
     rows = [(i, k, f) for k, (i, c) in enumerate(characters) for f in sorted(c.glob("*.png"))]
 
     def prepare(image: Image.Image) -> Image.Image:

@@ -27,8 +27,8 @@ class TinyImagenet(Dataset):
     constants: ClassVar[Constants] = {"default": HALF, "feddwa": HALF}
 
     def layouts(self) -> tuple[Layout, ...]:
-        held = ("valid", "validation", "val")
-        return layouts.parquet(self.shape, test=held), image_folders
+        test = ("valid", "validation", "val")
+        return layouts.parquet(self.shape, test=test), image_folders
 
 
 def image_folders(folder: Path) -> Found | None:
@@ -36,23 +36,23 @@ def image_folders(folder: Path) -> Found | None:
     for base in (folder, folder / "tiny-imagenet-200"):
         notes = base / "val" / "val_annotations.txt"
         if (base / "wnids.txt").is_file() and notes.is_file():
-            stamps = (base / "wnids.txt", notes, *layouts.folders(base / "train"))
+            stamps = (base / "wnids.txt", notes, *layouts.subfolders(base / "train"))
             return Found(base, stamps, partial(_read_image_folders, base))
     return None
 
 
 def _read_image_folders(base: Path) -> Columns:
     number = {w: i for i, w in enumerate(sorted((base / "wnids.txt").read_text().split()))}
-    train = [f for w in number for f in layouts.files(base / "train" / w / "images")]
+    train = [f for w in number for f in layouts.files_in(base / "train" / w / "images")]
     lines = (base / "val" / "val_annotations.txt").read_text().splitlines()
     notes = [line.split("\t")[:2] for line in lines if line.strip()]
-    held = [base / "val" / "images" / name for name, _ in notes]
+    test = [base / "val" / "images" / name for name, _ in notes]
     y = np.array([number[f.parent.parent.name] for f in train])
-    y_held = np.array([number.get(wnid, -1) for _, wnid in notes])
+    y_test = np.array([number.get(wnid, -1) for _, wnid in notes])
     shape = TinyImagenet.shape
     return layouts.joined(
         [
             {"x": decode.images(train, shape, str(base / "train")), "y": y},
-            {"x": decode.images(held, shape, str(base / "val")), "y": y_held},
+            {"x": decode.images(test, shape, str(base / "val")), "y": y_test},
         ]
     )

@@ -124,7 +124,7 @@ def enough(rows: Rows, pieces: int, what: str) -> None:
     """Every client must get at least one sample of each part."""
     if len(rows) < pieces:
         raise UserError(
-            f"{len(rows)} {what} samples cannot be dealt to {pieces} pieces; lower split.clients"
+            f"{len(rows)} {what} samples are too few for {pieces} parts; lower split.clients"
         )
 
 

@@ -42,13 +42,17 @@ class RoundRobin(Split):
     def divide(self, pool: Pool, seed: int) -> Divided:
         at_most_classes("classes_per_client", self.classes_per_client, pool)
         sets = self.class_sets(pool.classes, seed)
-        owners = [[i for i, own in enumerate(sets) if c in own] for c in range(pool.classes)]
+        owners = [
+            [i for i, classes in enumerate(sets) if c in classes] for c in range(pool.classes)
+        ]
         dealt = []
         for what, rows in train_and_test(pool, self.test_share, seed).items():
             held: list[list[Rows]] = [[rows[:0]] for _ in range(self.n)]
-            for c, own in enumerate(owners):
-                deck = rng.keyed(seed, "round_robin", what, c).permutation(rows[pool.y[rows] == c])
-                for turn, i in enumerate(own):
-                    held[i].append(deck[turn :: len(own)])
+            for c, clients in enumerate(owners):
+                samples = rng.keyed(seed, "round_robin", what, c).permutation(
+                    rows[pool.y[rows] == c]
+                )
+                for turn, i in enumerate(clients):
+                    held[i].append(samples[turn :: len(clients)])
             dealt.append([np.concatenate(pieces) for pieces in held])
         return numbered(*dealt)
