@@ -631,10 +631,10 @@ def test_coupled_loss_that_knows_filling(captured: bool, monkeypatch: pytest.Mon
         step(self, *args)
 
     monkeypatch.setattr(Training, "step", counted)
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     local = local_of("stacked", ids)
     if captured:
-        local.graphs = graphs.Graphs(local.data)  # type: ignore[attr-defined]
+        local.captured_steps = graphs.CapturedSteps(local.samples)  # type: ignore[attr-defined]
     taken.clear()  # a first try whether the model can be stacked
     filled = local.sgd(by_class, stacked(START, 4), coupled="filled", **how).params
     assert_same(filled, true, 1e-13)
@@ -701,7 +701,7 @@ def test_convolutions_on_a_cpu_go_client_by_client(
     monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
     small = simulation(method, data, model)
     assert [len(g) for g in small.engine.groups(range(5))] == [5]
-    monkeypatch.setattr("idiolect.engine.stacked.LARGE", 1)
+    monkeypatch.setattr("idiolect.engine.stacked.MIN_ACTIVATION_BYTES_TO_NARROW", 1)
     narrow = simulation(method, data, model)
     assert [len(g) for g in wide.engine.groups(range(5))] == [5]
     assert [len(g) for g in narrow.engine.groups(range(5))] == [1] * 5

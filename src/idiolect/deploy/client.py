@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +32,7 @@ from idiolect.engine import select
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.samples import Part
 from idiolect.errors import UserError
+from idiolect.simulation.requests import Fit
 
 log = logging.getLogger("idiolect.site")
 
@@ -51,7 +51,7 @@ class Work:
     def __init__(self, config: dict[str, Any], data: Federation, client: int, device: str):
         self.method: Method = methods.build(config["method"])
         module = models.build(config["model"], data.shape, data.classes, config["seed"])
-        select.check_model(module, data)
+        select.check_model_fits(module, data)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
         # a site alone gives the simulator's numbers.
         self.engine = LoopEngine(
@@ -59,7 +59,7 @@ class Work:
             module,
             seed=config["seed"],
             device=torch.device(device),
-            dtype=select.dtype(config["dtype"]),
+            dtype=select.compute_dtype(config["dtype"]),
             keys=[(config["seed"], client)],
         )
 
@@ -165,10 +165,10 @@ class Site:
         if state.fitted.version > version:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
         down = Down(request.record.get("shared", {}), request.record.get("each", {}))
-        done = work.engine.fit(work.method, down, state.mine, [HERE], version)
+        done = Fit([HERE], version, down, state.mine).do(work.method, work.engine)
         loss = float(done.train_loss.mean())
         answer: dict[str, Any] = {
-            "samples": int(np.sum(done.samples)),
+            "samples": int(done.samples.sum()),
             "train_loss": loss if math.isfinite(loss) else None,
             "logs": {n: v.tolist() for n, v in done.logs.items() if _shown(v)},
         }
@@ -241,7 +241,7 @@ class Site:
         found: dict[str, dict[str, float | None]] = {}
         parts: tuple[Part, ...] = ("test", "val")
         for part in parts:
-            rows = work.engine.data.parts[part][HERE]
+            rows = work.engine.samples.parts[part][HERE]
             if len(rows):
                 correct, loss = work.engine.evaluate(params, [HERE], part)
                 found[part] = {"correct": float(correct[0]), "loss": _finite(loss[0])}

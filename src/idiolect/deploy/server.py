@@ -49,7 +49,7 @@ class Hub(Desk):
         self.config, self.rounds, self.seed = config, config["rounds"], config["seed"]
         self.method: Method = methods.build(config["method"])
         self.participation = Participation(**config["participation"])
-        self.device, self.dtype = torch.device("cpu"), select.dtype(config["dtype"])
+        self.device, self.dtype = torch.device("cpu"), select.compute_dtype(config["dtype"])
         self.round = 0
         self._arrived: dict[int, tuple[int, Record, dict[str, Any]]] = {}
         self._late: dict[int, tuple[int, Letter]] = {}  # late work that is here, by client
@@ -70,7 +70,7 @@ class Hub(Desk):
             if given is None:
                 raise UserError(f"init: {config['init']} holds no server.safetensors")
             check_complete(given, model.state_dict(), config["init"])
-            self.start_tree = select.overlay(self.start_tree, given)
+            self.start_tree = select.with_given_weights(self.start_tree, given)
         everyone = list(range(self.terms.clients))
         state = self.method.server_init(self.pattern.net, dict(self.start_tree), everyone)
         self.server = Server(state, net=self.pattern.net, clients=everyone, sizes={})
