@@ -193,18 +193,18 @@ def test_a_run_without_numbers_ends_like_any_other(name: str, engine: str) -> No
 def test_nothing_is_left_behind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation nobody holds any more is gone, captured steps and all: Python's collector, which
     would find it in the end, does not see how much of the GPU's memory it holds."""
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     ran(name)  # what PyTorch imports at first use may keep a frame for a while
     gc.collect()
     gc.disable()
     try:
         sim = begin(name)
-        sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+        sim.engine.captured_steps = graphs.CapturedSteps(sim.engine.samples)  # type: ignore[attr-defined]
         sim.start()
         sim.step()
         sim.step()
         traces = [weakref.ref(sim), weakref.ref(sim.engine)]
-        traces += map(weakref.ref, sim.engine.graphs.programs)  # type: ignore[attr-defined]
+        traces += map(weakref.ref, sim.engine.captured_steps.captured)  # type: ignore[attr-defined]
         del sim
         assert [trace() for trace in traces] == [None] * len(traces)
     finally:

@@ -11,9 +11,11 @@ from torch import Tensor
 from idiolect import methods
 from idiolect.core import tree
 from idiolect.data import Federation
+from idiolect.simulation.requests import Fit
 from idiolect.simulation.schedule import Stragglers
 from idiolect.simulation.simulation import Simulation
 from tests.conftest import ENGINES, Golden, SmallNet, assert_close, rows
+from tests.watched import watch_tasks
 
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
 
@@ -37,17 +39,18 @@ class Recorded:
             **more,
         )
         self.rounds, self.fits, self.rejoined = [], [], []
-        fit, rejoin = self.sim.engine.fit, self.sim._rejoin
+        rejoin = self.sim._rejoin
 
-        def keep_fit(*args: Any) -> Any:
-            self.fits[-1] = fit(*args)
-            return self.fits[-1]
+        def keep_fit(task: Any, fitted: Any) -> None:
+            if isinstance(task, Fit):
+                self.fits[-1] = fitted
 
         def keep_rejoin(*args: Any) -> Any:
-            self.rejoined[-1] = rejoin(*args)
+            self.rejoined[-1] = yield from rejoin(*args)
             return self.rejoined[-1]
 
-        self.sim.engine.fit, self.sim._rejoin = keep_fit, keep_rejoin  # type: ignore[method-assign]
+        watch_tasks(self.sim, keep_fit)
+        self.sim._rejoin = keep_rejoin  # type: ignore[method-assign]
         self.server, self.personal, self.mine = [], [], []
         for _ in range(rounds):
             self.fits.append(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +12,26 @@ from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.simulation.outcome import Round
+from idiolect.simulation.requests import Fit, Task
+from idiolect.simulation.simulation import Simulation
 from tests.conftest import simulation
+
+
+def watch_tasks(sim: Simulation, seen: Callable[[Task, Any], None]) -> None:
+    """Call `seen(task, result)` for every task of every round."""
+    stepping = sim.stepping
+
+    def watched() -> Any:
+        asking, result = stepping(), None
+        while True:
+            try:
+                task = asking.send(result)
+            except StopIteration as end:
+                return end.value
+            result = yield task
+            seen(task, result)
+
+    sim.stepping = watched  # type: ignore[method-assign]
 
 
 class Watched:
@@ -54,17 +73,18 @@ class Watched:
         return {i: tree.each(lambda x: x.clone(), tree.row(state, i)) for i in everyone}
 
     def _keep_messages(self) -> None:
-        fit, rejoin = self.sim.engine.fit, self.sim._rejoin
+        rejoin = self.sim._rejoin
 
-        def keep_fit(*args: Any) -> Any:
-            self.downs[-1], self.fits[-1] = args[1], fit(*args)
-            return self.fits[-1]
+        def keep_fit(task: Any, fitted: Any) -> None:
+            if isinstance(task, Fit):
+                self.downs[-1], self.fits[-1] = task.down, fitted
 
         def keep_rejoin(*args: Any) -> Any:
-            self.rejoined[-1] = rejoin(*args)
+            self.rejoined[-1] = yield from rejoin(*args)
             return self.rejoined[-1]
 
-        self.sim.engine.fit, self.sim._rejoin = keep_fit, keep_rejoin  # type: ignore[method-assign]
+        watch_tasks(self.sim, keep_fit)
+        self.sim._rejoin = keep_rejoin  # type: ignore[method-assign]
 
     def up(self, t: int, name: str, position: int) -> Any:
         """Part `name` of what the client at `position` among those who started sent."""

@@ -175,7 +175,7 @@ def test_auto_moves_out_before_the_memory_is_full(
     size = 10 * 8 * 100
     pretended = torch.device("meta")
     free = {"meta": 10 * device * size, "cpu": 10 * ram * size}
-    monkeypatch.setattr(clients.memory, "free", lambda where: free[where.type])
+    monkeypatch.setattr(clients.devices, "free_memory", lambda where: free[where.type])
     table = Table({})
     table.settle(pretended)
     shelf = clients.Shelf((("w", torch.Size([100]), torch.float64),), {}, pretended, "device")
@@ -184,7 +184,7 @@ def test_auto_moves_out_before_the_memory_is_full(
 
 def test_auto_on_a_cpu_goes_to_disk(monkeypatch: Any) -> None:
     monkeypatch.setattr(clients, "SMALL", 1000)
-    monkeypatch.setattr(clients.memory, "free", lambda where: 20_000)
+    monkeypatch.setattr(clients.devices, "free_memory", lambda where: 20_000)
     table = settled(rows_of, "auto")
     table[[0, 1]] = rows_of([0, 1])
     assert table._place == "device"

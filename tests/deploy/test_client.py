@@ -36,7 +36,7 @@ def test_repeated_request_returns_the_same_answer_and_trains_nothing(tmp_path: P
     before = path.read_bytes()
     trained: list[int] = []
     for work in site._experiments.values():
-        work.engine.fit = lambda *_, **__: trained.append(1)  # type: ignore[assignment]
+        work.engine.run = lambda *_, **__: trained.append(1)  # type: ignore[assignment]
     first, again = site.answer(request), site.answer(request)
     assert trained == []
     assert path.read_bytes() == before

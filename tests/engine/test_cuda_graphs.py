@@ -37,7 +37,7 @@ def federation() -> Federation:
 def test_equals_loop(
     name: str, norm: bool, more: dict[str, Any], federation: Federation, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = SmallNet(norm=norm)
@@ -46,10 +46,10 @@ def test_equals_loop(
     for engine in ("loop", "stacked"):
         sim = simulation(method, federation, model, 3, engine=engine, participation=0.7)
         if engine == "stacked":
-            sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+            sim.engine.captured_steps = graphs.CapturedSteps(sim.engine.samples)  # type: ignore[attr-defined]
         ends[engine] = end_state(sim, 3)
         if engine == "stacked":
-            assert sim.engine.graphs._programs  # type: ignore[attr-defined]
+            assert sim.engine.captured_steps.captured  # type: ignore[attr-defined]
     for leaf, value in ends["loop"].items():
         if value.numel() and not leaf.startswith("metrics"):
             torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
@@ -60,18 +60,17 @@ def test_steps_on_what_clients_stored_are_captured(
     name: str, federation: Federation, monkeypatch: Any
 ) -> None:
     """One program serves all rounds, though cohorts have other samples each time."""
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     method = methods.build({"name": name, "lr": 0.1, "batch_size": 8})
     sim = simulation(method, federation, SmallNet(), 4, participation=0.7)
     engine: Any = sim.engine
-    engine.graphs = graphs.Graphs(engine.data)
+    engine.captured_steps = graphs.CapturedSteps(engine.samples)
     counts = []
     for _ in range(4):
         sim.step()
-        counts.append(len(engine.graphs.programs))
-    stored = [
-        p for p in engine.graphs.programs if any(isinstance(e, Rows) for e in (*p.extra, p.x))
-    ]
+        counts.append(len(engine.captured_steps.captured))
+    states = [step.state for step in engine.captured_steps.captured]
+    stored = [s for s in states if any(isinstance(e, Rows) for e in (*s.extra, s.x))]
     assert stored and counts[-1] == counts[-2]
 
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods
-from idiolect.core import memory
-from idiolect.core.memory import Chunks
+from idiolect.core import devices
 from idiolect.core.method import Down, Record
+from idiolect.engine.memory import Chunks
 from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 from idiolect.simulation.schedule import Stragglers
@@ -125,7 +125,7 @@ def test_without_a_measurement_the_guess_decides() -> None:
 
 
 def test_this_machine_has_memory() -> None:
-    assert memory.free(torch.device("cpu")) > 1 << 20
+    assert devices.free_memory(torch.device("cpu")) > 1 << 20
 
 
 # --- the numbers ---
@@ -230,6 +230,7 @@ def test_downloads_need_not_know(small_net: nn.Module) -> None:
     """Shared and per-client parts of a message are cut alike."""
     engine = begin(CASES["fedas"], False, 2).engine
     down = Down({"a": torch.arange(3.0)}, {"b": torch.arange(7.0)}).stacked(7)
-    parts = engine.each_group(list(range(7)), 0, lambda *given: given, down)
-    assert torch.equal(torch.cat([p[1]["b"] for p in parts]), torch.arange(7.0))
+    parts: list[Any] = []
+    done = engine.run(range(7), 0, lambda *given: (parts.append(given), {"row": given[1]})[1], down)
+    assert len(parts) > 1 and torch.equal(done["row"]["b"], torch.arange(7.0))
     assert all(p[1]["a"].shape == (len(p[0].ids), 3) for p in parts)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idiolect.core.tree import Tree
-from idiolect.engine.ranks import CPU, Ranks, _gather, _layout, by_itself, joined, own_gpu
+from idiolect.engine.ranks import CPU, Ranks, _gather, _layout, by_itself, gpu_of_this_rank, joined
 from idiolect.errors import UserError
 from idiolect.runs import build, checkpoint, history
 from idiolect.runs import execute as runs
@@ -40,7 +40,7 @@ def torchrun(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
 
 
 def environment() -> dict[str, str]:
-    source = str(Path(runs.__file__).parents[1])
+    source = str(Path(runs.__file__).parents[2])
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": source}
 
 
@@ -185,11 +185,9 @@ import sys, os, signal
 from idiolect.engine.ranks import CPU, joined
 from idiolect.runs.guard import stop_requests
 with joined() as ranks, stop_requests():
-    def work(own):
-        if ranks.rank == 1:
-            {how}
-        return {{}}
-    ranks.each([3, 2], work, CPU)
+    if ranks.rank == 1:
+        {how}
+    ranks.combine({{}}, [3, 2], CPU)
     ranks.agree(lambda: 1)
 """
 
@@ -243,8 +241,10 @@ def test_by_itself_a_rank_does_all_and_shares_nothing() -> None:
     """Also inside its own share of something: nobody would answer."""
     two = Ranks(0, 2)
     with by_itself():
-        done = two.each([3, 2, 1], lambda own: {"who": {"k": torch.tensor(own)}}, CPU)
-    assert done["who"]["k"].tolist() == [0, 1, 2]
+        assert two.share([3, 2, 1]) == [0, 1, 2]
+        done = {"who": {"k": torch.arange(3)}}
+        assert two.combine(done, [3, 2, 1], CPU) is done
+    assert two.share([3, 2, 1]) == [0]
 
 
 def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,17 +258,17 @@ def test_alone_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_every_rank_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rank_has_its_gpu_of_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(Ranks, "current", staticmethod(lambda: Ranks(3, 4)))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert own_gpu(torch.device("cuda")) == torch.device("cuda", 1) and chosen == [1]
-    assert own_gpu(torch.device("cpu")) == torch.device("cpu")
+    assert gpu_of_this_rank(torch.device("cuda")) == torch.device("cuda", 1) and chosen == [1]
+    assert gpu_of_this_rank(torch.device("cpu")) == torch.device("cpu")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(UserError, match="--nproc-per-node 2"):
-        own_gpu(torch.device("cuda"))
+        gpu_of_this_rank(torch.device("cuda"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

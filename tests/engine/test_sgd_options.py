@@ -34,12 +34,12 @@ def test_after_runs_once_for_each_mini_batch_of_each_client(
 ) -> None:
     if program and engine == "loop":
         pytest.skip("programs are the stacked engine's")
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     sim = simulation(
         methods.build("fedavg"), ragged_federation(SIZES), SmallNet(norm=norm), engine=engine
     )
     if program:
-        sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+        sim.engine.captured_steps = graphs.CapturedSteps(sim.engine.samples)  # type: ignore[attr-defined]
     counts, moved = [], []
     for group in sim.engine.groups(range(7)):
         local, k = sim.engine.local(group, 0), len(group)
@@ -80,14 +80,14 @@ def test_most_caps_the_epochs(engine: str, most: int) -> None:
 @pytest.mark.parametrize("name", ["fedprox", "scaffold", "ditto", "apfl", "pfedme", "per_fedavg"])
 def test_programs_equal_the_loop(name: str, norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are done keep every leaf, also of trees that hold two models."""
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     federation, model = ragged_federation(SIZES), SmallNet(norm=norm)
     method = methods.build({"name": name, "lr": 0.1, "batch_size": BATCH, "momentum": 0.5})
     ends = {}
     for engine in ENGINES:
         sim = simulation(method, federation, model, 2, engine=engine, participation=0.7)
         if engine == "stacked":
-            sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+            sim.engine.captured_steps = graphs.CapturedSteps(sim.engine.samples)  # type: ignore[attr-defined]
         for _ in range(2):
             sim.step()
         ends[engine] = sim.state()[0]
@@ -105,9 +105,9 @@ def squared(params: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def test_a_program_belongs_to_one_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     sim = simulation(methods.build("fedavg"), ragged_federation((9, 17)), SmallNet())
-    sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+    sim.engine.captured_steps = graphs.CapturedSteps(sim.engine.samples)  # type: ignore[attr-defined]
     params = {n: v.expand(2, *v.shape) for n, v in sim.start_tree.items()}
     params["count"] = torch.full((2,), 3.0).double()
     how: dict[str, Any] = {"lr": 0.1, "batch_size": BATCH}

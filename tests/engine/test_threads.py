@@ -14,12 +14,12 @@ from torch import nn
 from idiolect import methods
 from idiolect.core.net import Net
 from idiolect.engine.stacked import StackedEngine
-from idiolect.engine.threads import Crew, Nets
+from idiolect.engine.threads import ClientThreads, Nets
 from tests.conftest import SmallNet, ragged_federation, simulation
 
 
-def crew(most: int) -> Crew:
-    return Crew((Net(SmallNet()), Net(SmallNet(), training=True)), most)
+def threads(most: int) -> ClientThreads:
+    return ClientThreads((Net(SmallNet()), Net(SmallNet(), training=True)), most)
 
 
 def test_results_come_in_order_and_every_thread_has_its_own_networks() -> None:
@@ -32,34 +32,34 @@ def test_results_come_in_order_and_every_thread_has_its_own_networks() -> None:
             used.add(id(nets[0].module))
         return k * k
 
-    assert crew(2).map(work, [5, 5, 3, 1]) == [0, 1, 4, 9]
+    assert threads(2).map(work, [5, 5, 3, 1]) == [0, 1, 4, 9]
     assert len(used) == 2
 
 
 def test_gradients_and_threads_are_those_of_the_caller() -> None:
     before = torch.get_num_threads()
     with torch.no_grad():
-        assert crew(2).map(lambda *_: torch.is_grad_enabled(), [1, 1]) == [False, False]
-    assert crew(4).map(lambda *_: torch.get_num_threads(), [1, 1]) == [2, 2]
+        assert threads(2).map(lambda *_: torch.is_grad_enabled(), [1, 1]) == [False, False]
+    assert threads(4).map(lambda *_: torch.get_num_threads(), [1, 1]) == [2, 2]
     assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("weights", [[9, 1], [0, 0], [7], []])
 def test_what_cannot_be_shared_out_is_done_here(weights: list[int]) -> None:
-    here = crew(2).map(lambda *_: threading.current_thread(), weights)
+    here = threads(2).map(lambda *_: threading.current_thread(), weights)
     assert here == [threading.main_thread()] * len(weights)
 
 
 def test_no_more_at_once_than_there_is_room_for() -> None:
-    assert crew(4).map(lambda *_: torch.get_num_threads(), [1] * 8, room=2) == [2] * 8
+    assert threads(4).map(lambda *_: torch.get_num_threads(), [1] * 8, at_once=2) == [2] * 8
     assert (
-        crew(4).map(lambda *_: threading.current_thread(), [1, 1], room=1)
+        threads(4).map(lambda *_: threading.current_thread(), [1, 1], room=1)
         == [threading.main_thread()] * 2
     )
 
 
 def test_an_error_ends_the_work() -> None:
-    one = crew(2)
+    one = threads(2)
 
     def work(nets: Nets, k: int) -> None:
         if k == 1:
@@ -73,7 +73,7 @@ def test_an_error_ends_the_work() -> None:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
-    monkeypatch.setattr("idiolect.engine.stacked.LARGE", 1)
+    monkeypatch.setattr("idiolect.engine.stacked.MIN_ACTIVATION_BYTES_TO_NARROW", 1)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -89,7 +89,7 @@ def test_threads_change_no_number(name: str, keep: str) -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         one = simulation(method, data, model, keep="auto" if threads == 1 else keep)
-        assert one.engine.crew.most == (threads if keep == "auto" else 1)  # type: ignore[attr-defined]
+        assert one.engine.threads.max_threads == (threads if keep == "auto" else 1)  # type: ignore[attr-defined]
         ends.append((one.step(), one.step(), one.state()[0]))
     for a, b in pairwise(ends):
         for first, second in zip(a[:2], b[:2], strict=True):
@@ -111,8 +111,8 @@ def test_networks_that_draw_random_numbers_stay_in_one_thread() -> None:
     method, data = methods.build("fedavg"), ragged_federation()
     drops, plain = Dropping(), SmallNet()
     torch.manual_seed(5)
-    assert simulation(method, data, drops).engine.crew.most == 1  # type: ignore[attr-defined]
-    assert simulation(method, data, plain).engine.crew.most == 2  # type: ignore[attr-defined]
+    assert simulation(method, data, drops).engine.threads.max_threads == 1  # type: ignore[attr-defined]
+    assert simulation(method, data, plain).engine.threads.max_threads == 2  # type: ignore[attr-defined]
     after = torch.rand(3)
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(3))

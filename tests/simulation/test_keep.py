@@ -14,7 +14,7 @@ from idiolect import methods
 from idiolect.core.clients import Table
 from idiolect.data import Federation
 from idiolect.engine import cuda_graphs as graphs
-from idiolect.engine.samples import Window
+from idiolect.engine.samples import SampleWindow
 from idiolect.errors import UserError
 from idiolect.simulation.schedule import Stragglers
 from idiolect.simulation.side_by_side import Sweep
@@ -50,8 +50,8 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_do_not_depend_on_the_place(name: str, small_net: nn.Module) -> None:
     sims = {keep: begin(name, small_net, keep=keep) for keep in ("device", "host", "disk")}
-    assert isinstance(sims["host"].engine.data, Window)
-    assert not isinstance(sims["device"].engine.data, Window)
+    assert isinstance(sims["host"].engine.samples, SampleWindow)
+    assert not isinstance(sims["device"].engine.samples, SampleWindow)
     ends = {keep: end(sim) for keep, sim in sims.items()}
     same(ends["device"], ends["host"])
     same(ends["device"], ends["disk"])
@@ -77,7 +77,7 @@ def test_a_run_goes_on_from_another_place(
 
 def test_captured_steps_see_the_window(small_net: nn.Module, monkeypatch: Any) -> None:
     """Cohorts of growing size: what was captured on a smaller window is captured anew."""
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     ends = []
     for keep in ("device", "host"):
         sim = simulation(
@@ -88,10 +88,10 @@ def test_captured_steps_see_the_window(small_net: nn.Module, monkeypatch: Any) -
             schedule=[[2, 5], [0, 1], [3, 6], [2, 4]],
             keep=keep,
         )
-        sim.engine.graphs = graphs.Graphs(sim.engine.data)  # type: ignore[attr-defined]
+        sim.engine.captured_steps = graphs.CapturedSteps(sim.engine.samples)  # type: ignore[attr-defined]
         ends.append(end(sim))
-        assert sim.engine.graphs._programs  # type: ignore[attr-defined]
-    assert sim.engine.data.place > 1
+        assert sim.engine.captured_steps.captured  # type: ignore[attr-defined]
+    assert sim.engine.samples.storage_version > 1
     same(*ends)
 
 
@@ -100,9 +100,9 @@ def test_a_window_that_moved_on_is_filled_again(small_net: nn.Module) -> None:
     one, other = engine.local([0, 1], 0), engine.local([4, 5], 0)
     seen = []
     for local in (one, other, one):
-        seen.append(engine.data.inputs(local.index))
+        seen.append(engine.samples.inputs(local.index))
         assert torch.equal(seen[-1], RAGGED.x[local.index_host])
-        assert torch.equal(engine.data.y[local.index], RAGGED.y[local.index_host])
+        assert torch.equal(engine.samples.y[local.index], RAGGED.y[local.index_host])
     assert torch.equal(seen[0], seen[2])
 
 
@@ -111,7 +111,7 @@ def test_seeds_side_by_side(small_net: nn.Module) -> None:
     for keep in ("device", "host"):
         sims = [begin("fedper", small_net, keep=keep, seed=seed) for seed in (0, 1)]
         together = Sweep(sims)
-        assert isinstance(together.engine.data, Window) == (keep == "host")
+        assert isinstance(together.engine.samples, SampleWindow) == (keep == "host")
         for _ in range(2):
             together.step()
         ends.append(sims[1].state()[0])
@@ -122,7 +122,7 @@ def test_seeds_side_by_side(small_net: nn.Module) -> None:
 @pytest.mark.parametrize("name", ["fedavg", "fedas", "feddwa", "spfl", "plga"])
 def test_on_a_gpu(name: str, small_net: nn.Module, monkeypatch: Any) -> None:
     """Asynchronous copies and captured steps: the same numbers as with everything on the GPU."""
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     ends = [
         end(begin(name, small_net, keep=keep, device="cuda")) for keep in ("device", "host", "disk")
     ]
@@ -173,4 +173,4 @@ def test_thousands_of_clients(keep: str) -> None:
     table, took_part = sims[1].server["models"], {i for t in sims[1].turns for i in t.start}
     assert isinstance(table, Table)
     assert {i for i, _ in table.items()} == took_part and len(took_part) <= 20 * rounds
-    assert len(sims[1].engine.data.x) <= 1.3 * 256
+    assert len(sims[1].engine.samples.x) <= 1.3 * 256

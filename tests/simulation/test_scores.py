@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from idiolect.core import memory
+from idiolect.core import devices
 from idiolect.simulation.scores import Scores
 
 SIZES = {"test": np.array([4, 2, 0]), "val": np.array([1, 0, 0])}
@@ -38,7 +38,7 @@ def test_nothing_is_waited_for_before_it_is_read(monkeypatch: pytest.MonkeyPatch
 
         return wait
 
-    monkeypatch.setattr(memory, "coming", coming)
+    monkeypatch.setattr(devices, "to_host_later", coming)
     one = scores()
     zero = torch.zeros(1)
     one.write("after", "test", [1], torch.tensor([1.0]), zero)

@@ -13,7 +13,7 @@ from torch import nn
 
 from idiolect import data as federation
 from idiolect import methods, models
-from idiolect.core import memory, tree
+from idiolect.core import devices, tree
 from idiolect.core.local import Local
 from idiolect.core.method import Method
 from idiolect.core.per_client import Apart, PerClient
@@ -157,12 +157,12 @@ def test_values_reach_every_branch(name: str, field: str, options: dict[str, Any
 def test_values_reach_captured_steps(
     name: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "WORTH", 1)
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
     made = points(name, field)
     sweep = Sweep([varied(method) for method in made])
-    sweep.engine.graphs = graphs.Graphs(sweep.engine.data)  # type: ignore[attr-defined]
+    sweep.engine.captured_steps = graphs.CapturedSteps(sweep.engine.samples)  # type: ignore[attr-defined]
     equal(sweep, [varied(method) for method in made])
-    assert sweep.engine.graphs._programs  # type: ignore[attr-defined]
+    assert sweep.engine.captured_steps.captured  # type: ignore[attr-defined]
 
 
 def test_a_grid_is_divided_only_where_it_must_be() -> None:
@@ -170,7 +170,7 @@ def test_a_grid_is_divided_only_where_it_must_be() -> None:
         replace(small("fedprox"), mu=mu, momentum=m) for mu in (0.1, 1.0, 10.0) for m in (0.0, 0.5)
     ]
     sweep = Sweep([varied(method) for method in made])
-    fits = spy_on(sweep, "fit")
+    fits = spy_on(sweep, "run")
     equal(sweep, [varied(method) for method in made])
     assert sweep.apart == {"momentum"}
     assert len(fits) == 1 + 2 * ROUNDS  # the first try finds out
@@ -180,7 +180,7 @@ def test_a_grid_is_divided_only_where_it_must_be() -> None:
 def test_messages_of_different_shape_are_apart() -> None:
     made = [replace(small("cd2_pfed"), personal_share=s, growth_rounds=0) for s in (0.25, 0.5)]
     sweep = Sweep([varied(method) for method in made])
-    assert not spy_on(sweep, "fit")
+    assert not spy_on(sweep, "run")
     equal(sweep, [varied(method) for method in made])
     assert not sweep.apart
 
@@ -252,9 +252,9 @@ def spy_on(sweep: Sweep, what: str) -> list[list[int]]:
     calls: list[list[int]] = []
     done = getattr(sweep.engine, what)
 
-    def kept(*args: Any) -> Any:
-        calls.append(list(args[3 if what == "fit" else 1]))
-        return done(*args)
+    def kept(*args: Any, **options: Any) -> Any:
+        calls.append(list(args[0 if what == "run" else 1]))
+        return done(*args, **options)
 
     setattr(sweep.engine, what, kept)
     return calls
@@ -358,12 +358,12 @@ def test_runs_that_do_not_fit_side_by_side_are_done_one_by_one(
     joined = Sweep([one("l2c", s) for s in (0, 1)])
     narrow = Sweep([one("l2c", s) for s in (0, 1)])
     seen: list[int] = []
-    fit = joined.engine.fit
-    monkeypatch.setattr(joined.engine, "fit", lambda *a: (seen.append(1), fit(*a))[1])
+    run = joined.engine.run
+    monkeypatch.setattr(joined.engine, "run", lambda *a, **o: (seen.append(1), run(*a, **o))[1])
     joined.step()
     assert seen
-    monkeypatch.setattr(memory, "free", lambda device: 1000)
-    monkeypatch.setattr(narrow.engine, "fit", lambda *a: pytest.fail("joined"))
+    monkeypatch.setattr(devices, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(narrow.engine, "run", lambda *a, **o: pytest.fail("joined"))
     narrow.step()
     for a, b in zip(joined.simulations, narrow.simulations, strict=True):
         for (name, x), y in zip(a.state()[0].items(), b.state()[0].values(), strict=True):

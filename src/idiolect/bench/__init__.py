@@ -79,7 +79,7 @@ def run(
     """
     if name not in BENCHMARKS:
         raise did_you_mean(name, BENCHMARKS, "benchmark")
-    device, benchmark = select.device(device).type, BENCHMARKS[name]
+    device, benchmark = select.pick_device(device).type, BENCHMARKS[name]
     about = {"name": name, "what": benchmark.what, "quick": quick}
     result: dict[str, Any] = about | {"rows": [], "machine": machine(device)}
     if benchmark.jobs is None:

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from idiolect.core import memory, tree
+from idiolect.core import devices, tree
 from idiolect.core.tree import Record, Tree
 from idiolect.errors import UserError
 
@@ -178,14 +178,14 @@ class Table:
             return self._place
         device = shelf.device
         if self._place == "device":
-            if total <= SHARE * (memory.free(device) + held):
+            if total <= SHARE * (devices.free_memory(device) + held):
                 return "device"
             if device.type == "cpu":
                 return "disk"
         if self._place == "disk":
             return "disk"
         mine = held if self._place == "host" else 0
-        return "host" if total <= 2 * SHARE * (memory.free(CPU) + mine) else "disk"
+        return "host" if total <= 2 * SHARE * (devices.free_memory(CPU) + mine) else "disk"
 
     def _move(self, place: Keep) -> None:
         if place != self._place:
@@ -250,7 +250,7 @@ class Shelf:
         if not self._away:
             return store.index_select(0, at)
         got = torch.empty(len(at), *store.shape[1:], dtype=store.dtype, device=self.device)
-        memory.gather(store, at, got)
+        devices.gather(store, at, got)
         return got
 
     def put(self, ids: list[int], leaves: Tree) -> None:
@@ -269,7 +269,7 @@ class Shelf:
         sent: Tree = {}
         for n, shape, dtype in self._real:
             x = leaves[n][:1] if leaves[n].stride(0) == 0 else leaves[n]  # one row for all
-            sent[n] = memory.buffer((len(x), *shape), dtype).copy_(x, non_blocking=True)
+            sent[n] = devices.pinned_buffer((len(x), *shape), dtype).copy_(x, non_blocking=True)
         arrived = None
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,12 +12,11 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
+from idiolect.core.batches import Order, SgdSettings
 from idiolect.core.method import Loss
 from idiolect.core.net import Net
 from idiolect.core.per_client import Apart, PerClient
 from idiolect.core.tree import Tree
-
-Order = Literal["shuffled", "fixed", "class"]
 
 
 @dataclass(frozen=True)
@@ -30,90 +28,6 @@ class Rows:
 
 
 Coupled = bool | Literal["filled"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which samples each step sees."""
-
-    batch_size: int | Literal["full"] = 32
-    epochs: int = 1
-    steps: int = 0  # mini-batches instead of epochs
-    most: int = 0  # of the epochs, only this many mini-batches (0: all)
-    order: Order = "shuffled"
-    drop_last: bool = False
-    purpose: str = "train"
-
-    def table(
-        self,
-        y: np.ndarray,
-        seed: int,
-        client: int,
-        round: int,
-        start: int = 0,
-        merge_single: bool = False,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The client's batches as rows of positions 0..n-1, filled up with its first sample, and
-        the real size of each. With `steps`, the first is batch number `start` of an endless
-        sequence of passes, so that a client goes on where its last round stopped.
-        `merge_single` joins a last batch of one sample to the one before (BatchNorm needs two)."""
-        where, sizes = _one_pass(len(y), self.batch_size, self.drop_last, merge_single)
-        batches, first, last = len(sizes), 0, self.epochs
-        if self.steps:
-            first, last = start // batches, (start + self.steps - 1) // batches + 1
-            round = -1
-        if self.order == "class":
-            rows = _repeated(np.argsort(y, kind="stable")[where], last - first)
-        elif self.order == "fixed" or self.batch_size == "full":
-            rows = _repeated(where, last - first)
-        else:
-            draws = [
-                rng.keyed(seed, self.purpose, client, round + 1, p) for p in range(first, last)
-            ]
-            rows = np.concatenate([draw.permutation(len(y))[where] for draw in draws])
-        sizes = np.tile(sizes, last - first)
-        if self.steps:
-            at = start - first * batches
-            rows, sizes = rows[at : at + self.steps], sizes[at : at + self.steps]
-        elif self.most:
-            rows, sizes = rows[: self.most], sizes[: self.most]
-        return rows, sizes
-
-
-@lru_cache(maxsize=512)
-def _one_pass(
-    n: int, batch_size: int | Literal["full"], drop_last: bool, merge_single: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """A pass over n samples as rows of places in their order, and the real size of each."""
-    width = n if batch_size == "full" else min(batch_size, n)
-    count, rest = divmod(n, width)
-    sizes = np.full(count, width)
-    if rest == 1 and merge_single and not drop_last:
-        sizes[-1] = width = width + 1
-    elif rest and not drop_last:
-        sizes = np.append(sizes, rest)
-    column = np.arange(width)
-    begin = (np.cumsum(sizes) - sizes)[:, None]
-    where = np.where(column < sizes[:, None], begin + column, 0)
-    where.flags.writeable = sizes.flags.writeable = False
-    return where, sizes
-
-
-def _repeated(rows: np.ndarray, times: int) -> np.ndarray:
-    """The same pass again and again: a view, where a pass is one batch."""
-    return np.broadcast_to(rows, (times, *rows.shape)).reshape(-1, rows.shape[1])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sgd(Plan):
-    """Settings of local SGD: `repeat` takes that many steps on each batch; then, for ONE client,
-    `after(params, *extra)` returns the leaves it changes by itself."""
-
-    lr: float | Tensor  # one for all, or one per client
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    repeat: int = 1
-    after: Callable[..., Tree] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,17 +43,30 @@ class Local(ABC):
     """The handle of K clients on their own data.
 
     A `loss(net, params, x, y, *extra)` is written for ONE client and returns one value per sample;
-    the engine makes it K wide and takes the mean. A loss that ties the samples of a batch together
-    returns a scalar and is passed with `coupled=True`; or with "filled", if samples with the label
-    -1 do not count for it, so that batches may be filled up with such, which is faster. `extra`
-    holds trees or tensors with a leading client axis, or `Rows` with one value per sample.
+    the engine makes it K clients wide and takes the mean. A loss that ties the samples of a batch
+    together returns a scalar and is passed with `coupled=True`. If it ignores samples whose label
+    is -1, pass `coupled="filled"`: short batches are then filled up with such samples, which is
+    faster. `extra` holds trees or tensors with a leading client axis, or `Rows` with one value per
+    sample.
     """
 
-    net: Net
-    round: int
-    ids: list[int]
-    sizes: Tensor  # [K] training samples
-    counts: Tensor  # [K, classes] training samples of each class
+    def __init__(
+        self,
+        net: Net,
+        round: int,
+        ids: list[int],
+        keys: list[tuple[int, int]],
+        sizes: Tensor,
+        counts: Tensor,
+    ):
+        self.net, self.round, self.ids = net, round, ids
+        self.keys = keys  # (seed, client): what each client's randomness is keyed by
+        self.sizes = sizes  # [K] training samples
+        self.counts = counts  # [K, classes] training samples of each class
+        self.device, self.dtype = sizes.device, sizes.dtype
+        self.logs: Tree = {}
+        self.samples_seen = np.zeros(len(ids), dtype=np.int64)  # [K] in training, with repeats
+        self.reported: dict[str, Tensor] = {}  # training loss [K] by purpose
 
     def sgd(
         self,
@@ -154,19 +81,20 @@ class Local(ABC):
         report: bool = True,
         **settings: Any,
     ) -> Trained:
-        """Mini-batch SGD from `params`, with the fields of `Sgd` as settings. `train` names the
-        leaves that move (default: all weights; statistics never do); `x` replaces the inputs; with
-        `steps`, `start` is the number of mini-batches each client has seen before, or all have
-        (default: `steps` a round). The loss is part of the round's training loss if `report`."""
+        """Mini-batch SGD from `params`; `settings` are the fields of `SgdSettings`. `train` names
+        the leaves that move (default: all weights; statistics never do). `x` replaces the inputs.
+        With `steps`, `start` is the number of mini-batches seen before, one for all clients or one
+        each (default: `steps` a round). If `report`, the loss counts in the round's training
+        loss."""
         moving = self._moving(params, train)
         if not moving:
             return Trained(dict(params), 0 * self.sizes, 0 * self.sizes)
         if isinstance(settings["lr"], PerClient):
             settings["lr"] = self.each(settings["lr"])
-        for value in settings.values():  # what remains decides the steps of the whole stack
+        for value in settings.values():  # all others decide the steps of the whole stack
             if isinstance(value, PerClient):
                 raise Apart(value.names)
-        how = Sgd(**settings)
+        how = SgdSettings(**settings)
         if start is None:  # every round goes on where the one before stopped
             start = self.round * how.steps
         if isinstance(start, int):
@@ -185,7 +113,7 @@ class Local(ABC):
         self,
         loss: Loss,
         params: Tree,
-        how: Sgd,
+        how: SgdSettings,
         moving: list[str],
         extra: tuple[Any, ...],
         x: Rows | None,
@@ -241,7 +169,7 @@ class Local(ABC):
     @abstractmethod
     def class_mean(self, rows: Rows, **batches: Any) -> Tensor:
         """`[K, classes, ...]`: mean of the rows of each class; zero for classes without samples.
-        `batches` (fields of `Plan`): only over the samples these batches hold."""
+        `batches` (fields of `BatchPlan`): only over the samples these batches hold."""
 
     def rows(self, values: Tensor) -> Rows:
         """`values`, one per training sample, clients one after the other."""
@@ -258,23 +186,11 @@ class Local(ABC):
         draws = [rng.keyed(seed, purpose, i).random(tuple(shape)) for seed, i in self.keys]
         return torch.as_tensor(np.stack(draws), dtype=self.dtype, device=self.device)
 
+    @property
+    def train_loss(self) -> Tensor:
+        """`[K]`: mean of the losses that `sgd` reported, zero where there was none."""
+        return sum(self.reported.values(), start=0 * self.sizes) / max(1, len(self.reported))
+
     def log(self, **values: Tensor) -> None:
         """Show one value per client for this round."""
         self.logs |= {name: value.detach() for name, value in values.items()}
-
-    def __init__(
-        self,
-        net: Net,
-        round: int,
-        ids: list[int],
-        keys: list[tuple[int, int]],
-        sizes: Tensor,
-        counts: Tensor,
-    ):
-        self.net, self.round, self.ids = net, round, ids
-        self.keys = keys  # of the clients' randomness: (seed, client)
-        self.sizes, self.counts = sizes, counts
-        self.device, self.dtype = sizes.device, sizes.dtype
-        self.logs: Tree = {}
-        self.samples_seen = np.zeros(len(ids), dtype=np.int64)
-        self.reported: dict[str, Tensor] = {}  # training loss [K] by purpose, for the run

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idiolect.core import memory
+from idiolect.core import devices
 
 Tree = dict[str, Tensor]
 Record = dict[str, Any]
@@ -57,7 +57,7 @@ def where(mask: Tensor, a: Tree, b: Tree) -> Tree:
 
 def column(by: Tensor, like: Tensor) -> Tensor:
     """View `[K]` so that it broadcasts over the leaf `like` `[K, ...]`, in its dtype."""
-    by = memory.sent(by, like.device)
+    by = devices.to_device(by, like.device)
     by = by if by.dtype == torch.bool else by.to(like.dtype)
     return by.view(-1, *([1] * (like.ndim - 1)))
 
@@ -69,7 +69,7 @@ def any_leaf(tree: Mapping[str, Tensor]) -> Tensor:
 
 def beside(values: Tensor | Sequence[Any], like: Tensor) -> Tensor:
     """`values` in the memory that holds `like`: ids, positions and draws a method makes itself."""
-    return memory.sent(torch.as_tensor(values), like.device)
+    return devices.to_device(torch.as_tensor(values), like.device)
 
 
 def pick(tree: Mapping[str, Tensor], names: Iterable[str]) -> Tree:

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +32,7 @@ from idiolect.engine import select
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.samples import Part
 from idiolect.errors import UserError
+from idiolect.simulation.requests import Fit
 
 log = logging.getLogger("idiolect.client")
 
@@ -51,7 +51,7 @@ class LocalExperiment:
     def __init__(self, config: dict[str, Any], data: Federation, client_id: int, device: str):
         self.method: Method = methods.build(config["method"])
         module = models.build(config["model"], data.shape, data.classes, config["seed"])
-        select.check_model(module, data)
+        select.check_model_fits(module, data)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
         # a site alone gives the simulator's numbers.
         self.engine = LoopEngine(
@@ -59,7 +59,7 @@ class LocalExperiment:
             module,
             seed=config["seed"],
             device=torch.device(device),
-            dtype=select.dtype(config["dtype"]),
+            dtype=select.compute_dtype(config["dtype"]),
             keys=[(config["seed"], client_id)],
         )
 
@@ -164,12 +164,11 @@ class Client:
             return Payload(state.fitted.answer, {"up": state.fitted.up})
         if state.fitted.version > version:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
-        done = experiment.engine.fit(
-            experiment.method, _down(request), state.mine, [ONLY_CLIENT], version
-        )
+        fit = Fit([ONLY_CLIENT], version, _down(request), state.mine)
+        done = fit.do(experiment.method, experiment.engine)
         loss = float(done.train_loss.mean())
         answer: dict[str, Any] = {
-            "samples": int(np.sum(done.samples)),
+            "samples": int(done.samples.sum()),
             "train_loss": loss if math.isfinite(loss) else None,
             "logs": {n: v.tolist() for n, v in done.logs.items() if _can_be_logged(v)},
         }
@@ -243,7 +242,7 @@ class Client:
         found: dict[str, dict[str, float | None]] = {}
         parts: tuple[Part, ...] = ("test", "val")
         for part in parts:
-            rows = experiment.engine.data.parts[part][ONLY_CLIENT]
+            rows = experiment.engine.samples.parts[part][ONLY_CLIENT]
             if len(rows):
                 correct, loss = experiment.engine.evaluate(params, [ONLY_CLIENT], part)
                 found[part] = {"correct": float(correct[0]), "loss": _finite_or_none(loss[0])}

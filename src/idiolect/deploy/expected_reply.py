@@ -13,6 +13,7 @@ from idiolect.core.method import Down, Method
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.engine.loop import LoopEngine
+from idiolect.simulation.requests import Fit
 
 
 class ExpectedReply:
@@ -34,4 +35,4 @@ class ExpectedReply:
         row = Down(down.shared, tree.each(lambda x: x[:1], down.each))
         local = self._engine.local([0], 0)
         mine = self._method.client_init(tree.expand(start, 1), local)
-        return {"up": self._engine.fit(self._method, row, mine, [0], version).up}
+        return {"up": Fit([0], version, row, mine).do(self._method, self._engine).up}

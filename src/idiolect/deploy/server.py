@@ -53,7 +53,7 @@ class FederationServer:
         self.registry, dispatcher = enrolment.registry, enrolment.dispatcher
         self.method: Method = methods.build(config["method"])
         self.participation = Participation(**config["participation"])
-        self.device, self.dtype = torch.device("cpu"), select.dtype(config["dtype"])
+        self.device, self.dtype = torch.device("cpu"), select.compute_dtype(config["dtype"])
         model = models.build(config["model"], enrolment.shape, enrolment.classes, self.seed)
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
         how = {"seed": self.seed, "device": self.device, "dtype": self.dtype}
@@ -78,7 +78,7 @@ class FederationServer:
         if given is None:
             raise UserError(f"init: {self.config['init']} holds no server.safetensors")
         check_complete(given, model.state_dict(), self.config["init"])
-        return select.overlay(made, given)
+        return select.with_given_weights(made, given)
 
     def _admit(self, request: PendingRequest, hello: Payload) -> str | None:
         reason = self.enrolment.admit(request, hello)

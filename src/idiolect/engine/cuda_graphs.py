@@ -1,11 +1,11 @@
 """Steps of the stack as CUDA graphs: captured once per stack size, replayed without launches.
 
-A graph reads and writes fixed buffers: the stack of models, the sample positions and weights of
-all steps, and a step counter on the device that every replay advances, so a whole round is a
-sequence of replays without a word from the host. As clients finish, the stack shrinks through a few
-sizes; clients in a graph that have nothing to do in a step get weight zero, hence gradient zero.
+A graph reads and writes fixed buffers: the stack of models, what every step of the round reads, and
+a step counter on the device that every replay advances. So a round is a sequence of replays that
+the host only starts. As clients finish, the stack shrinks through a few sizes; clients in a graph
+that have nothing to do in a step get weight zero, hence gradient zero.
 
-Without a GPU the same programs run step by step, which is how they are tested.
+Without a GPU the same steps run one by one on the same buffers, which is how they are tested.
 """
 
 from __future__ import annotations
@@ -14,59 +14,52 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.local import Rows
-from idiolect.core.tree import Tree
-from idiolect.engine.samples import Data
-from idiolect.engine.steps import Step
+from idiolect.engine.samples import Samples
+from idiolect.engine.steps import Step, Steps
+from idiolect.engine.train import StepKind, StepState
 
-if TYPE_CHECKING:
-    from idiolect.engine.train import Work
+MIN_STEPS_TO_CAPTURE = 4  # in a round
+STACK_SIZE_RATIO = 0.8  # of a stack size to the next larger one, at least
+MIN_SIZE_GAP = 3  # clients by which a stack may shrink at once, whatever the ratio
+SPARE_ROOM = 1.3  # times the first round's need, so that a longer round fits the buffers
 
-WORTH = 4  # steps a round from which a capture pays
-SHRINK, FINE = 0.8, 3  # neighbouring stack sizes: their ratio, and how close they are at least
 
-
-class Graphs:
+class CapturedSteps:
     """The captured steps of one engine."""
 
-    def __init__(self, data: Data):
-        self.data = data
-        self.pool = torch.cuda.graph_pool_handle() if data.device.type == "cuda" else None
-        self._programs: dict[Any, Program] = {}
+    def __init__(self, samples: Samples):
+        self.samples = samples
+        self.pool = torch.cuda.graph_pool_handle() if samples.device.type == "cuda" else None
+        self._by_key: dict[Any, CapturedStep] = {}
 
     @property
-    def programs(self) -> list[Program]:
+    def captured(self) -> list[CapturedStep]:
         """What was captured so far."""
-        return list(self._programs.values())
+        return list(self._by_key.values())
 
-    def suits(self, work: Work) -> bool:
-        """Enough steps. Full batches of what clients stored keep a GPU busy as they are."""
-        return work.steps.count >= WORTH and not (work.x is not None and work.steps.same)
+    @staticmethod
+    def pays(steps: Steps, state: StepState) -> bool:
+        """Enough steps. Full batches of stored inputs keep a GPU busy as they are."""
+        return steps.count >= MIN_STEPS_TO_CAPTURE and not (state.x is not None and steps.same)
 
-    def run(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> tuple[Tree, Tensor]:
-        """Do the work; returns the stack and what it summed per client."""
-        key = _signature(work, stack, extra)
-        program = self._programs.get(key)
-        if program is None or not program.fits(work):
-            program = Program(self.data, self.pool, work, stack, extra)
-            self._programs[key] = program
-        return program.run(work, stack, extra)
-
-
-def _signature(work: Work, stack: Tree, extra: tuple[Any, ...]) -> Any:
-    """What a captured step depends on, besides the contents of its buffers."""
-    shapes = tuple((n, tuple(v.shape)) for n, v in stack.items())
-    more = tuple(_shapes(e) for e in (*extra, work.x))
-    one_lr = not isinstance(work.lr, Tensor)  # for all clients
-    what = (type(work), work.loss, tuple(work.moving), work.settings, one_lr)
-    return (*what, work.coupled, work.steps.exact, work.steps.usual, shapes, more)
+    def find(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep:
+        """The step of an earlier round, or a new one if none has the shapes or the room."""
+        given = tuple(_shapes(e) for e in (state.params, *state.extra, state.x))
+        one_lr = not isinstance(state.lr, Tensor)
+        key = (kind, one_lr, steps.exact, steps.usual, *given)
+        found = self._by_key.get(key)
+        if found is None or not found.has_room(steps, state):
+            found = CapturedStep(self.samples, self.pool, kind, steps, state)
+            self._by_key[key] = found
+        return found
 
 
 def _shapes(what: Any) -> Any:
@@ -77,129 +70,125 @@ def _shapes(what: Any) -> Any:
     return None if what is None else what.shape
 
 
-class Program:
+class CapturedStep:
     """One kind of step on fixed buffers, captured for a few stack sizes."""
 
-    def __init__(self, data: Data, pool: Any, work: Work, stack: Tree, extra: tuple[Any, ...]):
-        device, steps = data.device, work.steps
-        k = steps.clients
-        self.data, self.pool = data, pool
-        self.capacity = int(1.3 * steps.count) + 8
-        self.samples = int(1.3 * len(work.local.index))
-        self.place = data.place  # after the index: it may have moved the samples
-        self.stack = {n: torch.empty_like(v) for n, v in stack.items()}
-        self.extra = tuple(self._room(e) for e in extra)
-        self.x = self._room(work.x)
-        self.at = torch.zeros(self.capacity, k, steps.usual, dtype=torch.int64, device=device)
-        self.weight = torch.zeros(self.at.shape, dtype=work.local.dtype, device=device)
-        self.size = torch.zeros(self.capacity, k, dtype=work.local.dtype, device=device)
-        self.index = torch.zeros(self.samples, dtype=torch.int64, device=device)
-        self.now = torch.zeros(1, dtype=torch.int64, device=device)
-        self.total = torch.zeros(k, dtype=work.local.dtype, device=device)
-        self.sizes = stack_sizes(k, steps.count)
-        self.captured: dict[int, torch.cuda.CUDAGraph | None] = {}  # by clients
-        self.work = self._fixed(work)
+    def __init__(self, samples: Samples, pool: Any, kind: StepKind, steps: Steps, state: StepState):
+        self.samples, self.kind, self._pool = samples, kind, pool
+        self._storage_version = samples.storage_version
+        self.exact, self.width = steps.exact, steps.usual
+        self.max_steps = int(SPARE_ROOM * steps.count) + 8
+        stored = [e for e in (*state.extra, state.x) if isinstance(e, Rows)]
+        self.max_rows = int(SPARE_ROOM * max([0, *(len(e.values) for e in stored)]))
+        self.state = self._buffers(state)
+        k, device, dtype = steps.clients, state.total.device, state.total.dtype
+        # What step t reads: `Step.sample`, `y` and, for `Rows`, `at`; then `weight` (not in exact
+        # mode), `size`, `keep` and `loss_scale`. One row per step, so that two kernels read it all.
+        numbers = (self.max_steps, 3 if stored else 2, k, self.width)
+        self.positions = torch.zeros(numbers, dtype=torch.int64, device=device)
+        self._parts = [0 if self.exact else k * self.width, k, k, k]
+        self.factors = torch.zeros(self.max_steps, sum(self._parts), dtype=dtype, device=device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+        self.stack_sizes = stack_sizes(k, steps.count)
+        self.graphs: dict[int, torch.cuda.CUDAGraph | None] = {}  # by clients in the stack
+
+    def _buffers(self, state: StepState) -> StepState:
+        """Memory for such a state that stays where it is."""
+        params = {n: torch.empty_like(v) for n, v in state.params.items()}
+        lr = torch.as_tensor(state.lr, dtype=state.total.dtype, device=state.total.device)
+        return StepState(
+            params,
+            torch.zeros_like(state.total),
+            tuple(self._room(e) for e in state.extra),
+            self._room(state.x),
+            lr.clone(),
+            self.kind.velocity(params),
+        )
 
     def _room(self, what: Any) -> Any:
-        """Where such an argument will lie; rows of as many samples as the index has."""
         if isinstance(what, Rows):
-            return Rows(what.values.new_empty(self.samples, *what.values.shape[1:]))
+            return Rows(what.values.new_empty(self.max_rows, *what.values.shape[1:]))
         if isinstance(what, dict):
             return {n: torch.empty_like(v) for n, v in what.items()}
         return None if what is None else torch.empty_like(what)
 
-    def _fixed(self, work: Work) -> Work:
-        """The work as the graphs see it: on the program's own buffers."""
-        fixed = copy(work)
-        fixed.local = copy(work.local)
-        fixed.local.index, fixed.local.graphs = self.index, None
-        fixed.x = self.x
-        if isinstance(fixed.lr, Tensor):
-            fixed.lr = torch.empty_like(fixed.lr)
-        else:
-            fixed.lr = torch.zeros((), dtype=work.local.dtype, device=work.local.device)
-        fixed.velocity = {n: torch.zeros_like(v) for n, v in work.velocity_of(self.stack).items()}
-        return fixed
+    def has_room(self, steps: Steps, state: StepState) -> bool:
+        """Whether the round fits the buffers, and the samples lie where they were."""
+        stored = [len(e.values) for e in (*state.extra, state.x) if isinstance(e, Rows)]
+        enough = steps.count <= self.max_steps and max([0, *stored]) <= self.max_rows
+        return enough and self._storage_version == self.samples.storage_version
 
-    def fits(self, work: Work) -> bool:
-        enough = work.steps.count <= self.capacity and len(work.local.index) <= self.samples
-        return enough and self.place == self.data.place
-
-    def run(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> tuple[Tree, Tensor]:
-        steps = work.steps
-        needed = [min(s for s in self.sizes if s >= a) for a in steps.active.tolist()]
-        for size in sorted(set(needed) - set(self.captured), reverse=True):
-            self.captured[size] = self._capture(size)
-        self._load(work, stack, extra)
+    def run(self, steps: Steps, state: StepState) -> StepState:
+        """All steps from `state`; the result lies in the buffers until the next run."""
+        needed = [min(s for s in self.stack_sizes if s >= a) for a in steps.active.tolist()]
+        for size in sorted(set(needed) - set(self.graphs), reverse=True):
+            self.graphs[size] = self._capture(size)
+        self._load(steps, state)
+        uncaptured = replace(self.state, lr=state.lr)
         for t, size in enumerate(needed):
-            self.replay(size)
-            if steps.exact:  # batches of another size have other shapes
-                for step in steps.at_step(t, unusual=True):
-                    work.step(step, self.stack, self.extra, self.total)
-        return self.stack, self.total.clone()
-
-    def replay(self, k: int) -> None:
-        """The next step, of the first k clients."""
-        graph = self.captured[k]
-        if graph is None:
-            self._body(k)
-        else:
-            graph.replay()
-
-    def _load(self, work: Work, stack: Tree, extra: tuple[Any, ...]) -> None:
-        steps = work.steps
-        for n, v in stack.items():
-            self.stack[n].copy_(v)
-        for ours, given in zip((*self.extra, self.x), (*extra, work.x), strict=True):
-            _copy(ours, given)
-        self.at[: steps.count] = steps.at[..., : steps.usual]
-        self.size[: steps.count] = steps.size
-        if not steps.exact:
-            self.weight[: steps.count] = steps.weights()
-        self.index[: len(work.local.index)] = work.local.index
-        self.now.zero_()
-        self.total.zero_()
-        if isinstance(self.work.lr, Tensor):
-            if isinstance(work.lr, Tensor):
-                self.work.lr.copy_(work.lr)
+            graph = self.graphs[size]
+            if graph is None:
+                self.body(size)
             else:
-                self.work.lr.fill_(work.lr)
-        for v in self.work.velocity.values():
-            v.zero_()
-        work.velocity = self.work.velocity
+                graph.replay()
+            if self.exact:  # batches of another size have other shapes
+                for step in steps.at_step(t, unusual=True):
+                    self.kind.step(step, uncaptured)
+        return replace(self.state, total=self.state.total.clone())
+
+    def _load(self, steps: Steps, state: StepState) -> None:
+        ours, t = self.state, slice(0, steps.count)
+        for buffer, given in zip(
+            (ours.params, *ours.extra, ours.x), (state.params, *state.extra, state.x), strict=True
+        ):
+            _copy(buffer, given)
+        for k, given in enumerate((steps.sample, steps.y, steps.at)[: self.positions.shape[1]]):
+            self.positions[t, k] = given[..., : self.width]
+        keep = (steps.size == self.width if self.exact else steps.size > 0).to(steps.size.dtype)
+        weight, size, kept, scale = self.factors[t].split(self._parts, 1)
+        if not self.exact:
+            weight.copy_(steps.weights().flatten(1))
+        size.copy_(steps.size * keep)
+        kept.copy_(keep)
+        scale.copy_(self.kind.loss_scale(state.lr, keep))
+        assert isinstance(ours.lr, Tensor)
+        ours.lr.copy_(state.lr) if isinstance(state.lr, Tensor) else ours.lr.fill_(state.lr)
+        for zeroed in (self.counter, ours.total, *ours.velocity.values()):
+            zeroed.zero_()
 
     def _capture(self, k: int) -> torch.cuda.CUDAGraph | None:
         """Record one step of the first k clients; the buffers hold nothing of value yet."""
-        if self.pool is None:
+        if self._pool is None:
             return None
-        for v in self.stack.values():
+        for v in self.state.params.values():
             v.zero_()
-        self.now.zero_()
+        self.counter.zero_()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self._body(k)  # libraries choose their kernels outside the capture
-            graph = _recorded(lambda: self._body(k), self.pool)
+            self.body(k)  # libraries choose their kernels outside the capture
+            graph = _recorded(lambda: self.body(k), self._pool)
         torch.cuda.current_stream().wait_stream(side)
         return graph
 
-    def _body(self, k: int) -> None:
-        work, who = self.work, slice(0, k)
-        exact, usual = work.steps.exact, work.steps.usual
-        at = self.at.index_select(0, self.now)[0, who]
-        size = self.size.index_select(0, self.now)[0, who]
-        keep = (size == usual if exact else size > 0).to(size.dtype)
-        weight = None if exact else self.weight.index_select(0, self.now)[0, who]
+    def body(self, k: int) -> None:
+        """The next step of the first k clients."""
+        who, params = slice(0, k), self.state.params
+        sample, y, *at = self.positions.index_select(0, self.counter)[0, :, who].unbind()
+        factors = self.factors.index_select(0, self.counter)[0].split(self._parts)
+        size, keep, scale = (f[who] for f in factors[1:])
+        weight = None if self.exact else factors[0].view(-1, self.width)[who]
+        net = self.kind.loss.net
         # A tree may hold several models, `part/name`.
-        known = work.net.stats if work.net.training else ()
-        stats = [n for n in self.stack if n.rpartition("/")[2] in known]
-        before = {n: self.stack[n][who].clone() for n in stats}
-        step = Step(-1, who, at, weight, size * keep)
-        work.step(step, self.stack, self.extra, self.total, keep)
+        known = net.stats if net.training else ()
+        stats = [n for n in params if n.rpartition("/")[2] in known]
+        before = {n: params[n][who].clone() for n in stats}
+        step = Step(who, at[0] if at else sample, sample, y, weight, size, keep, scale)
+        self.kind.step(step, self.state)
         for n in stats:
             on = tree.column(keep.bool(), before[n])
-            self.stack[n][who] = torch.where(on, self.stack[n][who], before[n])
-        self.now += 1
+            params[n][who] = torch.where(on, params[n][who], before[n])
+        self.counter += 1
 
 
 def _recorded(body: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
@@ -235,9 +224,9 @@ def _no_collection() -> Iterator[None]:
 def stack_sizes(k: int, steps: int) -> list[int]:
     """k, then smaller and smaller down to 1; wide stacks shrink in finer steps. A capture costs as
     much as a hundred steps or so, and should be replayed: few steps a round, few sizes."""
-    sizes, step = [k], max(FINE, k // 16)
+    sizes, gap = [k], max(MIN_SIZE_GAP, k // 16)
     while sizes[-1] > 1:
-        near = max(round(SHRINK * sizes[-1]), sizes[-1] - step)
+        near = max(round(STACK_SIZE_RATIO * sizes[-1]), sizes[-1] - gap)
         sizes.append(min(sizes[-1] - 1, near))
     most = max(3, steps // 3)
     if len(sizes) > most:
@@ -245,11 +234,11 @@ def stack_sizes(k: int, steps: int) -> list[int]:
     return sorted(set(sizes), reverse=True)
 
 
-def _copy(ours: Any, given: Any) -> None:
-    if isinstance(ours, Rows):
-        ours.values[: len(given.values)] = given.values
-    elif isinstance(ours, dict):
+def _copy(buffer: Any, given: Any) -> None:
+    if isinstance(buffer, Rows):
+        buffer.values[: len(given.values)] = given.values
+    elif isinstance(buffer, dict):
         for n, v in given.items():
-            ours[n].copy_(v)
-    elif ours is not None:
-        ours.copy_(given)
+            buffer[n].copy_(v)
+    elif buffer is not None:
+        buffer.copy_(given)

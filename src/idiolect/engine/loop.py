@@ -1,4 +1,5 @@
-"""The oracle: one client at a time, plain PyTorch. Slow, and simple enough to be believed."""
+"""The reference engine: one client at a time in plain PyTorch, slow and simple. The stacked engine
+must give its numbers."""
 
 from __future__ import annotations
 
@@ -8,24 +9,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
-from idiolect.core.local import Coupled, Order, Plan, Rows, Sgd, Trained
+from idiolect.core import tree
+from idiolect.core.batches import BatchPlan, Order, SgdSettings
+from idiolect.core.local import Coupled, Rows, Trained
 from idiolect.core.method import Loss
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
-from idiolect.engine.engine import EVAL_BATCH, DataLocal, Engine
+from idiolect.engine.engine import Engine
 from idiolect.engine.samples import Part
+from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal, dropout_seed
 from idiolect.engine.threads import Nets
 
 
-class LoopLocal(DataLocal):
+class LoopLocal(SamplesLocal):
     """One client: every tree has K = 1."""
 
     def _sgd(
         self,
         loss: Loss,
         params: Tree,
-        how: Sgd,
+        how: SgdSettings,
         moving: list[str],
         extra: tuple[Any, ...],
         x: Rows | None,
@@ -37,7 +40,7 @@ class LoopLocal(DataLocal):
         lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
         velocity: Tree = {}
         total, seen = torch.zeros((), device=self.device, dtype=self.dtype), 0
-        with dropout_seed(self.device, how.purpose, self):
+        with dropout_seed(how.purpose, self):
             for batch in batches:
                 at = batch.to(self.device)
                 for _ in range(how.repeat):
@@ -74,7 +77,7 @@ class LoopLocal(DataLocal):
         leaf = {n: v.requires_grad_(n in moving) for n, v in w.items()}
         at = torch.arange(len(self.y_host[0]), device=self.device)
         net = self.train_net if training else self.net
-        with dropout_seed(self.device, "grad", self):
+        with dropout_seed("grad", self):
             value = self._call(loss, net, leaf, at, extra, None).mean()
             wrt = [leaf[n] for n in moving]
             grads = torch.autograd.grad(value, wrt, allow_unused=True, materialize_grads=True)
@@ -93,7 +96,7 @@ class LoopLocal(DataLocal):
         per_sample: bool = False,
         extra: Sequence[Any] = (),
     ) -> tuple[Tensor, Tensor]:
-        plan = Plan(
+        plan = BatchPlan(
             1 if per_sample else batch_size, order=order, drop_last=drop_last, purpose="trace"
         )
         batches = self._batches(plan)
@@ -116,7 +119,7 @@ class LoopLocal(DataLocal):
         out = [self._call(fn, self.net, w, at, extra, None) for at in everyone.split(EVAL_BATCH)]
         return Rows(torch.cat(out))
 
-    def _batches(self, plan: Plan, start: int = 0, merge: bool = False) -> list[Tensor]:
+    def _batches(self, plan: BatchPlan, start: int = 0, merge: bool = False) -> list[Tensor]:
         where = (self.y_host[0], *self.keys[0], self.round)
         rows, sizes = plan.table(*where, start, merge)
         return [torch.tensor(r[:s]) for r, s in zip(rows, sizes, strict=True)]
@@ -125,8 +128,8 @@ class LoopLocal(DataLocal):
         self, fn: Loss, net: Net, w: Tree, at: Tensor, extra: Sequence[Any], x: Rows | None
     ) -> Tensor:
         given = self.index[at]
-        inputs = self.data.inputs(given) if x is None else x.values[at]
-        return fn(net, w, inputs, self.data.y[given], *(_mine(e, at) for e in extra))
+        inputs = self.samples.inputs(given) if x is None else x.values[at]
+        return fn(net, w, inputs, self.samples.y[given], *(_mine(e, at) for e in extra))
 
 
 class LoopEngine(Engine):
@@ -139,15 +142,15 @@ class LoopEngine(Engine):
 
     def local(self, ids: list[int], round: int, nets: Nets | None = None) -> LoopLocal:
         keys = [self.keys[i] for i in ids]
-        return LoopLocal(self.data, *(nets or self.nets), round, ids, keys)
+        return LoopLocal(self.samples, *(nets or self.nets), round, ids, keys)
 
     @torch.no_grad()
-    def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
+    def _evaluate_here(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
         correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids), dtype=torch.float64)
         for k, i in enumerate(ids):
-            w = {n: v[k] for n, v in params.items()}
-            for at in self.data.pieces(self.data.parts[part][i], EVAL_BATCH):
-                logits, y = self.net(w, self.data.inputs(at)), self.data.y[at]
+            w = tree.client(params, k)
+            for at in self.samples.in_pieces(self.samples.parts[part][i], EVAL_BATCH):
+                logits, y = self.net(w, self.samples.inputs(at)), self.samples.y[at]
                 correct[k] += (logits.argmax(1) == y).sum().cpu()
                 loss[k] += torch.nn.functional.cross_entropy(logits, y, reduction="sum").cpu()
         return correct, loss
@@ -157,9 +160,7 @@ def _mine(extra: Any, at: Tensor) -> Any:
     """The one client's part of an extra argument."""
     if isinstance(extra, Rows):
         return extra.values[at]
-    if isinstance(extra, dict):
-        return {n: v[0] for n, v in extra.items()}
-    return extra[0]
+    return tree.client(extra, 0) if isinstance(extra, dict) else extra[0]
 
 
 def _mean(out: Tensor, coupled: Coupled) -> Tensor:
@@ -169,24 +170,3 @@ def _mean(out: Tensor, coupled: Coupled) -> Tensor:
             f"got shape {tuple(out.shape)} with coupled={coupled}"
         )
     return out if coupled else out.mean()
-
-
-class dropout_seed:
-    """Dropout masks of their own for one purpose, leaving torch's global generator alone."""
-
-    def __init__(self, device: torch.device, purpose: str, local: DataLocal):
-        devices = [device] if device.type == "cuda" else []
-        self._fork = torch.random.fork_rng(devices, enabled=local.train_net.draws)
-        self._device, self._draws = device, local.train_net.draws
-        seed, client = local.keys[0]
-        self._seed = rng.torch_seed(seed, f"dropout/{purpose}", client, local.round)
-
-    def __enter__(self) -> None:
-        self._fork.__enter__()
-        if self._draws:  # not torch.manual_seed: it writes a traceback for every kind of device
-            torch.default_generator.manual_seed(self._seed)
-            if self._device.type == "cuda":
-                torch.cuda.manual_seed(self._seed)
-
-    def __exit__(self, *exc: Any) -> None:
-        self._fork.__exit__(*exc)

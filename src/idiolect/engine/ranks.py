@@ -30,8 +30,8 @@ Layout = dict[str, tuple[str, list[int]]]  # of each leaf: dtype, and shape with
 
 CPU = torch.device("cpu")
 # A rank may wait for another's largest client, or for the first one to write a checkpoint. When a
-# process dies torchrun ends the others at once; this is for one that stands still.
-PATIENCE = timedelta(hours=1)
+# process dies torchrun ends the others at once; this limit is for one that hangs.
+MAX_WAIT = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -64,24 +64,24 @@ class Ranks:
             load[to] += weights[k] + 1
         return [sorted(share) for share in shares]
 
-    def each(
-        self,
-        weights: Sequence[int],
-        work: Callable[[list[int]], Record],
-        device: torch.device,
-    ) -> Record:
-        """`work(positions)` of each rank for its own clients gives a record of records, with a row
-        per client; here they are for all clients, on every rank: one collective per part."""
+    def share(self, weights: Sequence[int]) -> list[int]:
+        """Positions of the clients that this rank computes: all of them if it is alone."""
         if self.world == 1 or _APART.get():
-            return work(list(range(len(weights))))
+            return list(range(len(weights)))
+        return self.shares(weights)[self.rank]
+
+    def combine(self, done: Record, weights: Sequence[int], device: torch.device) -> Record:
+        """From the results of each rank's `share` those of all clients, on every rank. `done` is a
+        record of records with a row per client, empty for a rank without clients; every part takes
+        one collective."""
+        if self.world == 1 or _APART.get():
+            return done
         shares = self.shares(weights)
-        own = shares[self.rank]
-        with by_itself():
-            done = work(own) if own else {}
         leaves = {part: tree.leaves(record) for part, record in done.items()}
         layouts = {part: _layout(found) for part, found in leaves.items()}
         if not all(shares):  # a rank without clients does not know what to expect
             layouts = self.agree(lambda: layouts)
+        own = shares[self.rank]
         return {
             part: tree.nest(_gather(leaves.get(part, {}), layout, shares, own, device))
             for part, layout in layouts.items()
@@ -115,8 +115,8 @@ _APART = ContextVar("apart", default=False)
 
 @contextmanager
 def by_itself() -> Iterator[None]:
-    """Inside, this rank does all clients' work, shares nothing and waits for nobody: for what only
-    one rank is asked to do."""
+    """Inside, this rank does the work of all clients it is asked about and talks to no other rank:
+    for work that the other ranks do not take part in."""
     before = _APART.set(True)
     try:
         yield
@@ -181,8 +181,8 @@ def _contact() -> Iterator[None]:
         ) from error
 
 
-def own_gpu(device: torch.device) -> torch.device:
-    """`cuda` as the GPU of this rank."""
+def gpu_of_this_rank(device: torch.device) -> torch.device:
+    """`cuda` with the number of this rank's GPU."""
     ranks = Ranks.current()
     if ranks.world == 1 or device.type != "cuda" or device.index is not None:
         return device
@@ -198,9 +198,9 @@ def own_gpu(device: torch.device) -> torch.device:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Inside, this process is one of those that torchrun started, if it did. Only the first rank is
-    heard, until something goes wrong: then the first to fail is, on whichever rank that was, and
-    not what follows from it on the others."""
+    """Inside, this process is one of those that torchrun started, if it did. Only the first rank
+    prints. When something fails, the rank that failed first prints too; the errors that follow from
+    it on other ranks stay silent."""
     world = os.environ.get("WORLD_SIZE", "1")
     if world == "1":
         yield Ranks()
@@ -209,10 +209,10 @@ def joined() -> Iterator[Ranks]:
         raise UserError(f"WORLD_SIZE is {world} but RANK is not set; unset it or start by torchrun")
     from torch.distributed.rendezvous import rendezvous
 
-    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+    store, rank, size = next(rendezvous("env://", timeout=MAX_WAIT))
     both = torch.cuda.is_available() and dist.is_nccl_available()
     kind = "cpu:gloo,cuda:nccl" if both else "gloo"
-    dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=MAX_WAIT)
     ranks, heard = Ranks.current(), sys.stderr
     silence = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
     if not ranks.first:

@@ -9,21 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core import memory
+from idiolect.core import devices
 from idiolect.data import Federation
 
 Part = Literal["train", "val", "test"]
 
+MAX_SHARE_FOR_NORMALISED = 0.1  # of the free memory, for a normalised copy of all inputs
+ROWS_NORMALISED_AT_ONCE = 4096
 
-class Data:
-    """The federation's samples, on the device once, normalised when a batch is gathered."""
 
-    turn = 0  # changes when samples on the device give way to others
-    place = 0  # changes when `x` and `y` lie elsewhere: what was captured on them is void
+class Samples:
+    """The federation's samples, all of them on the device, normalised when a batch is gathered or,
+    on a GPU with room for it, once for all."""
+
+    contents_version = 0  # changes when samples on the device are replaced by others
+    storage_version = 0  # changes when `x` or `y` moves: what was captured on it is void
 
     def __init__(self, federation: Federation, device: torch.device, dtype: torch.dtype):
         self.device, self.dtype = device, dtype
-        self.x, self.y = self._laid(federation)
+        self.x, self.y = self._stored(federation)
         self.labels = federation.y.numpy()
         self.classes = federation.classes
         self.parts: dict[Part, tuple[Tensor, ...]] = {
@@ -32,30 +36,31 @@ class Data:
             "test": federation.test,
         }
         self._scale, self._shift = self._affine(federation)
-        self._labels: dict[int, tuple[np.ndarray, Tensor]] = {}
+        self._prepared = False
+        self._train_labels: dict[int, tuple[np.ndarray, Tensor]] = {}
 
     def train_labels(self, client: int) -> tuple[np.ndarray, Tensor]:
-        """Of a client's training samples, and how many there are of each class."""
-        if client not in self._labels:
+        """Labels of a client's training samples, and how many there are of each class."""
+        if client not in self._train_labels:
             y = self.labels[self.parts["train"][client].numpy()]
             counts = torch.bincount(torch.as_tensor(y), minlength=self.classes)
-            self._labels[client] = y, counts
-        return self._labels[client]
+            self._train_labels[client] = y, counts
+        return self._train_labels[client]
 
-    def _laid(self, federation: Federation) -> tuple[Tensor, Tensor]:
+    def _stored(self, federation: Federation) -> tuple[Tensor, Tensor]:
         return federation.x.to(self.device), federation.y.to(self.device)
 
-    def here(self, index: Tensor) -> Tensor:
+    def on_device(self, index: Tensor) -> Tensor:
         """Where on the device the samples `index` lie, until the next call; -1 stays -1."""
-        return memory.sent(index, self.device)
+        return devices.to_device(index, self.device)
 
-    def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
-        """`here` for `size` samples at a time."""
-        yield from memory.sent(index, self.device).split(size)
+    def in_pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
+        """`on_device` for `size` samples at a time."""
+        yield from devices.to_device(index, self.device).split(size)
 
-    def lasting(self, index: Tensor) -> Tensor:
-        """An index that will be asked for again, in the form `here` is quickest with."""
-        return memory.sent(index, self.device)
+    def reusable(self, index: Tensor) -> Tensor:
+        """An index that will be asked for again, where `on_device` needs it."""
+        return devices.to_device(index, self.device)
 
     def _affine(self, federation: Federation) -> tuple[Tensor | None, Tensor | None]:
         """uint8 -> /255, then (x - mean) / std per channel, as one multiply-add."""
@@ -72,21 +77,46 @@ class Data:
 
     def inputs(self, index: Tensor) -> Tensor:
         """The samples `index` (any shape) as the network sees them."""
-        x = self.x[index].to(self.dtype)
+        return self._normalised(self.x[index])
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        x = x.to(self.dtype)
         if self._scale is not None:
             x = x * self._scale
         return x if self._shift is None else x + self._shift
 
+    def prepare(self) -> None:
+        """Before the first training on a GPU: normalise all inputs once if they take little of its
+        memory, so that gathering a batch is one kernel instead of four."""
+        if self._prepared:
+            return
+        self._prepared = True
+        if self.device.type == "cuda":
+            room = MAX_SHARE_FOR_NORMALISED * devices.free_memory(self.device)
+            if self.x.numel() * self.dtype.itemsize <= room:
+                self.normalise()
 
-class Window(Data):
-    """Samples in host memory; those that clients work on now are brought to one place on the
-    device, which grows when it must and never moves otherwise."""
+    def normalise(self) -> None:
+        """Replace the inputs by what `inputs` makes of them; the numbers stay the same."""
+        if self.x.dtype == self.dtype and self._scale is None and self._shift is None:
+            return
+        x = torch.empty(self.x.shape, dtype=self.dtype, device=self.device)
+        rows = ROWS_NORMALISED_AT_ONCE
+        for out, piece in zip(x.split(rows), self.x.split(rows), strict=True):
+            out.copy_(self._normalised(piece))
+        self.x, self._scale, self._shift = x, None, None
+        self.storage_version += 1
 
-    def _laid(self, federation: Federation) -> tuple[Tensor, Tensor]:
-        self._x, self._y = federation.x, federation.y
-        return self._x[:0].to(self.device), self._y[:0].to(self.device)
 
-    def here(self, index: Tensor) -> Tensor:
+class SampleWindow(Samples):
+    """Samples in host memory. Those that clients work on now are brought to a buffer on the device,
+    which moves only when it must grow."""
+
+    def _stored(self, federation: Federation) -> tuple[Tensor, Tensor]:
+        self._host_x, self._host_y = federation.x, federation.y
+        return self._host_x[:0].to(self.device), self._host_y[:0].to(self.device)
+
+    def on_device(self, index: Tensor) -> Tensor:
         real = index >= 0
         wanted = index[real]
         n = len(wanted)
@@ -94,15 +124,18 @@ class Window(Data):
             room = int(1.3 * n)
             self.x = self.x.new_empty(room, *self.x.shape[1:])
             self.y = self.y.new_empty(room)
-            self.place += 1
-        memory.gather(self._x, wanted, self.x[:n])
-        memory.gather(self._y, wanted, self.y[:n])
-        self.turn += 1
+            self.storage_version += 1
+        devices.gather(self._host_x, wanted, self.x[:n])
+        devices.gather(self._host_y, wanted, self.y[:n])
+        self.contents_version += 1
         where = torch.full_like(index, -1).masked_scatter_(real, torch.arange(n))
-        return memory.sent(where, self.device)
+        return devices.to_device(where, self.device)
 
-    def pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
-        yield from map(self.here, index.split(size))
+    def in_pieces(self, index: Tensor, size: int) -> Iterator[Tensor]:
+        yield from map(self.on_device, index.split(size))
 
-    def lasting(self, index: Tensor) -> Tensor:
+    def reusable(self, index: Tensor) -> Tensor:
         return index
+
+    def prepare(self) -> None:
+        """Samples stay as they are: their bytes are copied to the device again and again."""

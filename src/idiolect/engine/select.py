@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idiolect.core import memory
+from idiolect.core import devices
 from idiolect.core.clients import KEEP, SHARE
 from idiolect.core.method import cross_entropy
 from idiolect.core.net import initial_tree
@@ -18,7 +18,7 @@ from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.engine.engine import Engine
 from idiolect.engine.loop import LoopEngine
-from idiolect.engine.ranks import own_gpu
+from idiolect.engine.ranks import gpu_of_this_rank
 from idiolect.engine.stacked import StackedEngine
 from idiolect.errors import UserError, did_you_mean
 
@@ -27,22 +27,22 @@ ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
 
 
-def dtype(name: str) -> torch.dtype:
+def compute_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise did_you_mean(name, DTYPES, "dtype")
     return DTYPES[name]
 
 
-def products(name: str, device: torch.device) -> None:
-    """How the GPU multiplies, for the whole process: PyTorch's own default is TF32 for
-    convolutions, here it is asked for or not used."""
+def allow_tf32(name: str, device: torch.device) -> None:
+    """Let the GPU multiply in TF32 if asked to, for the whole process. PyTorch's default would use
+    it for convolutions unasked."""
     if name == "tf32" and device.type != "cuda":
         raise UserError("dtype tf32 needs a GPU; use --dtype float32")
     torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
     torch.backends.cudnn.allow_tf32 = name == "tf32"
 
 
-def device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -51,10 +51,10 @@ def device(name: str) -> torch.device:
         raise UserError(f"unknown device '{name}'; use auto, cpu or cuda") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device 'cuda' asked for but this machine has none; use --device cpu")
-    return own_gpu(found)
+    return gpu_of_this_rank(found)
 
 
-def check_model(model: nn.Module, federation: Federation) -> None:
+def check_model_fits(model: nn.Module, federation: Federation) -> None:
     """A model whose input or output does not fit the data is told so before anything runs."""
     x = federation.x[:2].to(next(model.parameters()).dtype)
     was = model.training
@@ -75,7 +75,7 @@ def check_model(model: nn.Module, federation: Federation) -> None:
         )
 
 
-def check_batches(model: nn.Module, federation: Federation, batch_size: object) -> None:
+def check_batch_norm(model: nn.Module, federation: Federation, batch_size: object) -> None:
     """BatchNorm over single values has no variance: say so before a client of one sample trains."""
     lonely = [i for i in federation.seen if len(federation.train[i]) == 1]
     if not (lonely or batch_size == 1):
@@ -93,7 +93,7 @@ def check_batches(model: nn.Module, federation: Federation, batch_size: object) 
         ) from None
 
 
-def overlay(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
+def with_given_weights(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
     """Replace starting values by given ones, names and shapes checked."""
     out = dict(start)
     for name, value in (given or {}).items():
@@ -112,7 +112,7 @@ def overlay(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
     return out
 
 
-def engine(
+def pick_engine(
     name: str,
     federation: Federation,
     model: nn.Module,
@@ -124,7 +124,7 @@ def engine(
     if name not in ENGINES:
         raise did_you_mean(name, ENGINES, "engine")
     given: dict[str, Any] = {"seed": seed, "device": device, "dtype": dtype}
-    given["away"] = _away(federation, device, keep)
+    given["away"] = _samples_stay_on_host(federation, device, keep)
     chosen = ENGINES[name](federation, model, **given)
     if name == "stacked" and (reason := _cannot_stack(chosen, model)):
         warnings.warn(
@@ -135,13 +135,13 @@ def engine(
     return chosen
 
 
-def _away(federation: Federation, device: torch.device, keep: str) -> bool:
+def _samples_stay_on_host(federation: Federation, device: torch.device, keep: str) -> bool:
     """Whether samples stay in host memory: if asked for, or if they would fill the GPU."""
     if keep not in KEEP:
         raise did_you_mean(keep, KEEP, "place to keep clients (keep)")
     if keep != "auto" or device.type != "cuda":
         return keep in ("host", "disk")
-    return federation.x.nbytes > SHARE * memory.free(device)
+    return federation.x.nbytes > SHARE * devices.free_memory(device)
 
 
 def _cannot_stack(engine: Engine, model: nn.Module) -> str | None:

@@ -1,32 +1,33 @@
-"""All clients of the round in one kernel, or as many as fit (`stack.py` has what they do)."""
+"""All clients of a round in one kernel, or as many as fit; `stacked_local.py` has what they do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from idiolect.core import memory, tree
+from idiolect.core import devices, tree
 from idiolect.core.net import Net
-from idiolect.core.tree import Record, Tree
-from idiolect.engine import layers
-from idiolect.engine.cuda_graphs import Graphs
-from idiolect.engine.engine import EVAL_BATCH, Engine
+from idiolect.core.tree import Tree
+from idiolect.engine import layers, rows
+from idiolect.engine.cuda_graphs import CapturedSteps
+from idiolect.engine.engine import Engine
 from idiolect.engine.layers import conv
-from idiolect.engine.samples import Part, Window
+from idiolect.engine.samples import Part, SampleWindow
+from idiolect.engine.samples_local import EVAL_BATCH
 from idiolect.engine.stacked_local import StackedLocal
-from idiolect.engine.threads import Crew, Done, Nets
-from idiolect.engine.train import take
+from idiolect.engine.threads import ClientThreads, Nets
 
-LARGE = 32 << 10  # bytes that one sample leaves for the backward pass
-REMEMBERED = 8  # sets of clients whose test batches are kept
+MIN_ACTIVATION_BYTES_TO_NARROW = 32 << 10  # that one sample leaves for the backward pass
+MAX_TEST_LAYOUTS = 8  # sets of clients whose test batches are remembered
 
 
 class StackedEngine(Engine):
-    """All clients of a group in one kernel; on a CPU, networks with large convolutions client by
-    client: images of one client fit its caches better than those of all."""
+    """All clients of a group in one kernel. The exception is `narrow`: on a CPU, networks with
+    large convolutions compute client by client, as stacks of one, because the images of one client
+    fit the caches better than those of all."""
 
     name = "stacked"
     narrow_on_cpu = True
@@ -36,11 +37,14 @@ class StackedEngine(Engine):
         for net in (self.net, self.train_net):
             layers.install(net.module, self.device)
         self.narrow = self._large_images()
-        self.crew = Crew(self.nets, torch.get_num_threads() if self._parallel() else 1)
-        self.graphs = Graphs(self.data) if self.device.type == "cuda" else None
-        self._layouts: dict[Any, Any] = {}
+        if self.narrow:
+            threads = torch.get_num_threads() if self._can_use_threads() else 1
+            self.threads = ClientThreads(self.nets, threads)
+        on_gpu = self.device.type == "cuda"
+        self.captured_steps = CapturedSteps(self.samples) if on_gpu else None
+        self._test_layouts: dict[Any, Any] = {}
         # Samples that one model is tested on at once: many for a GPU, few for the caches of a CPU.
-        self._common = 8 * EVAL_BATCH if self.device.type == "cuda" else EVAL_BATCH // 4
+        self._test_batch = 8 * EVAL_BATCH if on_gpu else EVAL_BATCH // 4
 
     def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
         """The whole cohort, or equal parts of it that fit the memory; each client by itself where
@@ -51,33 +55,21 @@ class StackedEngine(Engine):
         for part in self.chunks.cut(self._sizes(ids, "train"), self.guess):
             yield list(part)
 
-    def each_group(
-        self, ids: Sequence[int], round: int, work: Callable[..., Done], *records: Record
-    ) -> list[Done]:
-        if not self.narrow:
-            return super().each_group(ids, round, work, *records)
-
-        def one(nets: Nets, k: int) -> Done:
-            return work(*self._given([k], ids, round, records, nets))
-
-        sizes = self._sizes(ids, "train")
-        return self.crew.map(one, sizes, self.chunks.most(self.guess(max(sizes)), len(sizes)))
-
     def local(self, ids: list[int], round: int, nets: Nets | None = None) -> StackedLocal:
         keys = [self.keys[i] for i in ids]
-        local = StackedLocal(self.data, *(nets or self.nets), round, ids, keys)
-        local.graphs = self.graphs
+        local = StackedLocal(self.samples, *(nets or self.nets), round, ids, keys)
+        local.captured_steps = self.captured_steps
         return local
 
     def _large_images(self) -> bool:
         images = any(isinstance(m, conv.Conv2d) for m in self.net.module.modules())
         wanted = self.narrow_on_cpu and self.device.type == "cpu"
-        return wanted and images and self._footprint[1] >= LARGE
+        return wanted and images and self._footprint[1] >= MIN_ACTIVATION_BYTES_TO_NARROW
 
-    def _parallel(self) -> bool:
+    def _can_use_threads(self) -> bool:
         """Clients may train in several threads: nothing they share changes meanwhile. PyTorch's
         random numbers, its switch for attention and a window on the samples would."""
-        if not self.narrow or self.net.attends or isinstance(self.data, Window):
+        if not self.narrow or self.net.attends or isinstance(self.samples, SampleWindow):
             return False
         self.train_net.draws = self._draws()
         return not self.train_net.draws
@@ -85,58 +77,58 @@ class StackedEngine(Engine):
     def _draws(self) -> bool:
         """Whether the network asks PyTorch for random numbers in training: tried."""
         params = {n: v.clone() for n, v in self.net.module.state_dict().items()}
-        x = self.data.inputs(self.data.here(torch.zeros(2, dtype=torch.int64)))
+        x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
         with torch.random.fork_rng([]):
             before = torch.get_rng_state()
             self.train_net({n: params[n] for n in self.net.names}, x)
             return not torch.equal(before, torch.get_rng_state())
 
     @torch.no_grad()
-    def _evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
+    def _evaluate_here(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
         if all(v.stride(0) == 0 or len(v) == 1 for v in params.values()):
             return self._evaluate_shared(tree.client(params, 0), ids, part)
         sizes = self._sizes(ids, part)
-        if self.narrow:
+        if self.threads is not None:
             none = torch.zeros(2, dtype=torch.float64)
 
             def test(nets: Nets, k: int) -> Tensor:
                 own = tree.client(params, k)
-                pieces = self.data.pieces(self.data.parts[part][ids[k]], self._common)
+                pieces = self.samples.in_pieces(self.samples.parts[part][ids[k]], self._test_batch)
                 return sum((self._scores(nets[0], own, at).sum(1) for at in pieces), none)
 
-            correct, loss = torch.stack(self.crew.map(test, sizes), 1)
+            correct, loss = torch.stack(self.threads.map(test, sizes), 1)
             return correct, loss
         most = self.chunks.most(self.guess(min(EVAL_BATCH, max(sizes))), len(ids))
         if most < len(ids):
             spans = [slice(at, at + most) for at in range(0, len(ids), most)]
-            parts = [self._evaluate(take(params, s), ids[s], part) for s in spans]
+            parts = [self._evaluate_here(rows.select(params, s), ids[s], part) for s in spans]
             return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         order, batches = self._remembered(self._test_batches, ids, part)
-        order_there = memory.sent(order, self.device)
+        order_there = devices.to_device(order, self.device)
         stack = {n: v[order_there] for n, v in params.items()}
         correct = torch.zeros(len(ids), device=self.device, dtype=torch.float64)
         loss = torch.zeros_like(correct)
         for batch in batches:
-            k, rows = len(batch), self.data.here(batch)
-            given, real = rows.clamp_min(0), rows >= 0
-            inputs, y = self.data.inputs(given), self.data.y[given]
+            k, at = len(batch), self.samples.on_device(batch)
+            given, real = at.clamp_min(0), at >= 0
+            inputs, y = self.samples.inputs(given), self.samples.y[given]
             logits = torch.vmap(self.net)({n: v[:k] for n, v in stack.items()}, inputs)
             each = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
             correct[:k] += ((logits.argmax(-1) == y) & real).sum(1)
             loss[:k] += (each.reshape(y.shape) * real).sum(1)
-        back = memory.sent(torch.argsort(order), self.device)
+        back = devices.to_device(torch.argsort(order), self.device)
         return correct[back], loss[back]
 
     def _test_batches(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, list[Tensor]]:
         """Clients from most to fewest samples, and their samples in batches `[k, B]` filled up with
         -1."""
-        index = [self.data.parts[part][i] for i in ids]
+        index = [self.samples.parts[part][i] for i in ids]
         order = sorted(range(len(ids)), key=lambda k: -len(index[k]))
         batches = []
         for at in range(0, len(index[order[0]]), EVAL_BATCH):
             batch = [index[k][at : at + EVAL_BATCH] for k in order if len(index[k]) > at]
-            rows = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
-            batches.append(self.data.lasting(rows))
+            padded = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-1)
+            batches.append(self.samples.reusable(padded))
         return torch.tensor(order), batches
 
     def _evaluate_shared(
@@ -144,12 +136,12 @@ class StackedEngine(Engine):
     ) -> tuple[Tensor, Tensor]:
         """One model for all: the clients' samples in large common batches."""
         everyone, sizes = self._remembered(self._test_samples, ids, part)
-        pieces = self.data.pieces(everyone, self._common)
-        if self.crew.most == 1:
+        pieces = self.samples.in_pieces(everyone, self._test_batch)
+        if self.threads is None or self.threads.max_threads == 1:
             scores = [self._scores(self.net, params, at) for at in pieces]
         else:
             there = list(pieces)
-            scores = self.crew.map(
+            scores = self.threads.map(
                 lambda nets, k: self._scores(nets[0], params, there[k]), [len(p) for p in there]
             )
         correct, loss = (
@@ -160,21 +152,21 @@ class StackedEngine(Engine):
 
     def _scores(self, net: Net, params: Tree, at: Tensor) -> Tensor:
         """Of one model and each sample: 1 if it is classified correctly, and the loss, `[2, n]`."""
-        logits, y = net(params, self.data.inputs(at)), self.data.y[at]
+        logits, y = net(params, self.samples.inputs(at)), self.samples.y[at]
         loss = nn.functional.cross_entropy(logits, y, reduction="none")
         return torch.stack([(logits.argmax(1) == y).double(), loss.double()])
 
     def _test_samples(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, Tensor]:
         """All samples of these clients, one after the other, and how many each has."""
-        index = [self.data.parts[part][i] for i in ids]
-        sizes = memory.sent(torch.tensor([len(i) for i in index]), self.device)
-        return self.data.lasting(torch.cat(index)), sizes
+        index = [self.samples.parts[part][i] for i in ids]
+        sizes = devices.to_device(torch.tensor([len(i) for i in index]), self.device)
+        return self.samples.reusable(torch.cat(index)), sizes
 
     def _remembered(self, make: Any, ids: Sequence[int], part: Part) -> Any:
         """The same clients are tested again and again: how the latest lie is kept."""
         key = (make.__name__, tuple(ids), part)
-        if key not in self._layouts:
-            while len(self._layouts) >= REMEMBERED:
-                del self._layouts[next(iter(self._layouts))]
-            self._layouts[key] = make(tuple(ids), part)
-        return self._layouts[key]
+        if key not in self._test_layouts:
+            while len(self._test_layouts) >= MAX_TEST_LAYOUTS:
+                del self._test_layouts[next(iter(self._test_layouts))]
+            self._test_layouts[key] = make(tuple(ids), part)
+        return self._test_layouts[key]

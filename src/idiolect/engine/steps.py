@@ -13,42 +13,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core import memory
+from idiolect.core import devices
 
-WIDE = 512  # batches wider than this share a step only with batches of similar size
-FILL = 0.7  # … at least this share of the widest
+MAX_WIDTH_TO_MIX_SIZES = 512  # samples; wider batches share a step only with similar ones
+MIN_SHARE_OF_WIDEST = 0.7  # of the samples of the widest batch, to count as similar
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of some clients: rows `who` of the stack, sample positions, and their weights."""
+    """One step of k clients of the stack."""
 
-    number: int
-    who: slice | Tensor
-    at: Tensor  # [k, B] positions among the clients' samples
-    weight: Tensor | None  # [k, B], rows sum to 1; None = plain mean
+    who: slice | Tensor  # their rows of the stack
+    at: Tensor  # [k, B] positions among the clients' training samples, for `Rows`
+    sample: Tensor  # [k, B] positions among the samples on the device
+    y: Tensor  # [k, B] labels; -1 for filling, where the loss knows filling
+    weight: Tensor | None  # [k, B], rows sum to 1; None: the plain mean
     size: Tensor  # [k] real samples
+    keep: Tensor | None = None  # [k] 1 for those who take the step, 0 for the rest; None: all do
+    loss_scale: Tensor | None = None  # [k] what a captured step multiplies each client's loss by
 
 
 class Steps:
-    """All steps of one pass or training, on the device once."""
+    """All steps of one pass or training, brought to the device at once."""
 
     def __init__(
         self,
         tables: Sequence[tuple[np.ndarray, np.ndarray]],
         offsets: Sequence[int],
-        device: torch.device,
+        index: Tensor,
+        labels: Tensor,
         dtype: torch.dtype,
-        exact: bool,
+        *,
+        exact: bool = False,
+        mark_filling: bool = False,
     ):
-        """`tables` holds every client's batches (`Plan.table`), `offsets` where its samples begin.
-        `exact`: samples of a batch depend on one another, so none may be filled up."""
+        """`tables` holds every client's batches (`BatchPlan.table`), `offsets` where its samples
+        begin in `index`, which says where they lie on the device; `labels` are those of the device.
+        `exact`: samples of a batch depend on one another, so no batch may be filled up.
+        `mark_filling`: the loss ignores samples with the label -1, so filling gets that label."""
         order = sorted(
             range(len(tables)), key=lambda k: (-len(tables[k][1]), -tables[k][0].shape[1])
         )
-        # Where the clients are in the stack, and back; None: in their own order.
-        sorted_already = order == list(range(len(order)))
-        self.order = None if sorted_already else memory.sent(torch.tensor(order), device)
+        device = index.device
+        # The clients' order in the stack, and the way back; None: they are sorted already.
+        is_sorted = order == list(range(len(order)))
+        self.order = None if is_sorted else devices.to_device(torch.tensor(order), device)
         self.back = None if self.order is None else torch.argsort(self.order)
         self.clients, self.exact = len(tables), exact
         self.count = len(tables[order[0]][1])
@@ -56,58 +65,65 @@ class Steps:
         # Full batches see the same samples in every step.
         self.same = all(rows.strides[0] == 0 and len(rows) == self.count for rows, _ in tables)
         kept = 1 if self.same else self.count
-        at = np.empty((kept, len(order), self.width), dtype=np.int64)
+        at_TKB = np.empty((kept, len(order), self.width), dtype=np.int64)
         self.sizes = np.zeros((self.count, len(order)), dtype=np.int64)
         for k, i in enumerate(order):
             rows, sizes = tables[i]
-            at[:, k] = offsets[i]
-            at[: len(sizes), k, : rows.shape[1]] = rows[:kept] + offsets[i]
+            at_TKB[:, k] = offsets[i]
+            at_TKB[: len(sizes), k, : rows.shape[1]] = rows[:kept] + offsets[i]
             self.sizes[: len(sizes), k] = sizes
-        self.active = (self.sizes > 0).sum(1)  # clients still training at each step
-        self.samples = self.sizes.sum(0)[np.argsort(order)]  # by client
-        self.at = memory.sent(torch.from_numpy(at), device).expand(self.count, -1, -1)
-        self.size = memory.sent(torch.from_numpy(self.sizes).to(dtype), device)
-        # The usual batch size; in exact mode the others are steps of their own.
+        self.active = (self.sizes > 0).sum(1)  # [T] clients still training at each step
+        self.samples = self.sizes.sum(0)[np.argsort(order)]  # [K] samples seen, by client
+        self.size = devices.to_device(torch.from_numpy(self.sizes).to(dtype), device)  # [T, K]
+        # The usual batch size; in exact mode other sizes are steps of their own.
         self.usual = int(np.bincount(self.sizes[self.sizes > 0]).argmax()) if exact else self.width
-        self._device, self._dtype = device, dtype
+        self._column = torch.arange(self.width, device=device)
+        at = devices.to_device(torch.from_numpy(at_TKB), device)
+        sample = index[at]
+        y = labels[sample]
+        if mark_filling:
+            y = torch.where(self._column < self.size[:kept, :, None], y, -1)
+        self.at, self.sample, self.y = (v.expand(self.count, -1, -1) for v in (at, sample, y))
 
     def weights(self) -> Tensor:
         """`[T, K, B]`: 1 / size for real samples, 0 for the others."""
-        column = torch.arange(self.width, device=self._device)
         size = self.size[..., None]
-        return torch.where(column < size, 1 / size.clamp_min(1), 0.0).to(self._dtype)
+        return torch.where(self._column < size, 1 / size.clamp_min(1), 0.0).to(size.dtype)
 
     def __iter__(self) -> Iterator[Step]:
         for t in range(self.count):
             yield from self.at_step(t)
 
     def at_step(self, t: int, unusual: bool = False) -> Iterator[Step]:
-        """The groups of clients that share step t; only those of unusual size if asked."""
+        """Step t, once for each group of clients that can share it; `unusual`: only the groups
+        whose batches do not have the usual size."""
         sizes = self.sizes[t, : self.active[t]]
         for group in _groups(sizes, self.exact):
             if unusual and sizes[group[0]] == self.usual:
                 continue
             who: slice | Tensor = slice(int(group[0]), int(group[-1]) + 1)
             if len(group) != group[-1] - group[0] + 1:
-                who = torch.from_numpy(group).to(self._device)
+                who = torch.from_numpy(group).to(self.size.device)
             width = int(sizes[group].max())
+            at, sample, y = (v[t, who, :width] for v in (self.at, self.sample, self.y))
             size = self.size[t, who]
             weight = None
             if (sizes[group] != width).any():
-                column = torch.arange(width, device=self._device)
-                weight = (column < size[:, None]).to(self._dtype) / size[:, None]
-            yield Step(t, who, self.at[t, who, :width], weight, size)
+                real = self._column[:width] < size[:, None]
+                weight = real.to(size.dtype) / size[:, None]
+            yield Step(who, at, sample, y, weight, size)
 
 
 def _groups(sizes: np.ndarray, exact: bool) -> list[np.ndarray]:
     """Clients that share a step: of equal size, or similar where filling is allowed."""
     if exact:
         return [np.flatnonzero(sizes == s) for s in np.unique(sizes)[::-1]]
-    if sizes.max() <= WIDE or sizes.min() >= FILL * sizes.max():
+    similar = MIN_SHARE_OF_WIDEST
+    if sizes.max() <= MAX_WIDTH_TO_MIX_SIZES or sizes.min() >= similar * sizes.max():
         return [np.arange(len(sizes))]
     groups, rest = [], np.argsort(-sizes, kind="stable")
     while len(rest):
-        near = sizes[rest] >= FILL * sizes[rest[0]]
+        near = sizes[rest] >= similar * sizes[rest[0]]
         groups.append(np.sort(rest[near]))
         rest = rest[~near]
     return groups

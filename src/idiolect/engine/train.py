@@ -1,237 +1,222 @@
-"""What a stack of clients does with its data, step by step: training, and squared gradients."""
+"""The arithmetic of one step of a stack: the loss K clients wide, gradients, and SGD.
+
+The loss of one client is made K wide by `vmap`. Client k's loss depends on client k's row alone, so
+the gradient of the sum of all losses is every client's own gradient. Nothing here knows a client's
+handle on its data, or whether steps are captured.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.local import Coupled, Rows, Sgd
+from idiolect.core.local import Coupled, Rows
 from idiolect.core.method import Loss
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
-from idiolect.engine.steps import Step, Steps
-
-if TYPE_CHECKING:
-    from idiolect.engine.stacked_local import StackedLocal
-
-
-class Work(ABC):
-    """What is done with every batch of a stack, and summed per client."""
-
-    local: StackedLocal
-    loss: Loss
-    net: Net
-    moving: list[str]
-    steps: Steps
-    x: Rows | None = None
-    coupled: Coupled = False
-    lr: float | Tensor = 0.0
-    velocity: Tree
-    settings: tuple[Any, ...] = ()  # whatever else a captured step depends on
-
-    def velocity_of(self, stack: Tree) -> Tree:
-        """Zero velocities, if there is momentum."""
-        return {}
-
-    def run(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
-        """All steps, the stack changed in place; returns the sums."""
-        total = torch.zeros_like(self.local.sizes)
-        self.velocity = self.velocity_of(stack)
-        for step in self.steps:
-            self.step(step, stack, extra, total)
-        return total
-
-    @abstractmethod
-    def step(
-        self,
-        step: Step,
-        stack: Tree,
-        extra: tuple[Any, ...],
-        total: Tensor,
-        keep: Tensor | None = None,
-    ) -> None:
-        """One step; `keep` is 1 for the clients that take it, 0 for those that must not move."""
+from idiolect.engine import rows
+from idiolect.engine.samples import Samples
+from idiolect.engine.steps import Step
 
 
-class Training(Work):
-    """Mini-batch SGD of a stack; sums the loss."""
+@dataclass
+class StepState:
+    """The tensors that steps read and change. A captured step has them in buffers of its own."""
 
-    def __init__(
-        self,
-        local: StackedLocal,
-        loss: Loss,
-        how: Sgd,
-        moving: list[str],
-        x: Rows | None,
-        coupled: Coupled,
-        steps: Steps,
-    ):
-        self.local, self.loss, self.how, self.moving = local, loss, how, moving
-        self.x, self.coupled, self.steps = x, coupled, steps
-        self.net = local.train_net
-        self.lr = reorder(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
-        self.settings = (how.repeat, how.weight_decay, how.momentum, how.after)
+    params: Tree  # [K, ...] the models, changed in place
+    total: Tensor  # [K] what the steps sum up
+    extra: tuple[Any, ...] = ()  # of the loss: [K, ...] trees and tensors, or `Rows`
+    x: Rows | None = None  # inputs that replace the samples'
+    lr: float | Tensor = 0.0  # one for all, or [K]
+    velocity: Tree = field(default_factory=dict)  # [K, ...] with momentum
 
-    def velocity_of(self, stack: Tree) -> Tree:
-        return tree.zeros_like(tree.pick(stack, self.moving)) if self.how.momentum else {}
 
-    def step(
-        self,
-        step: Step,
-        stack: Tree,
-        extra: tuple[Any, ...],
-        total: Tensor,
-        keep: Tensor | None = None,
-    ) -> None:
-        for _ in range(self.how.repeat):
-            part = take(stack, step.who)
-            scale = self._scale(step, keep)
-            value, grads = self.local.value_and_grad(
-                self.loss, self.net, part, self.moving, step, extra, self.x, self.coupled, scale
-            )
-            pairs = [(n, g) for n, g in zip(self.moving, grads, strict=True) if g is not None]
-            self._descend(step, part, [n for n, _ in pairs], [g for _, g in pairs], keep)
-            put(stack, step.who, part)
-            total[step.who] += value * step.size
-        if self.how.after is not None:
-            part, more = take(stack, step.who), (cut(e, step) for e in extra)
-            for n, v in torch.vmap(self.how.after)(part, *more).items():
-                if keep is not None:
-                    v = torch.where(tree.column(keep.bool(), v), v, part[n])
-                stack[n][step.who] = v
+class StepKind(Protocol):
+    """What a step does. Two that are equal do the same, so they may share a captured step."""
 
     @property
-    def _plain(self) -> bool:
-        """Steps are the gradient times the learning rate and nothing else."""
-        return not (self.how.weight_decay or self.how.momentum)
+    def loss(self) -> StackedLoss: ...
 
-    def _scale(self, step: Step, keep: Tensor | None) -> Tensor | None:
-        """What each client's loss is multiplied by: plain steps come out with their length, which
-        saves two passes over all parameters."""
-        if not self._plain:
-            return keep
-        lr = self.lr[step.who] if isinstance(self.lr, Tensor) and self.lr.ndim else self.lr
-        return lr * (torch.ones_like(step.size) if keep is None else keep)
+    def velocity(self, params: Tree) -> Tree:
+        """Zero velocities, if there is momentum."""
 
-    def _descend(
+    def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
+        """What each client's loss is multiplied by; `keep` is 1 for clients that take the step and
+        0 for those that must not move."""
+
+    def step(self, step: Step, state: StepState) -> None:
+        """Take one step: change `state` in place."""
+
+
+@dataclass(frozen=True)
+class StackedLoss:
+    """A loss of ONE client, made K clients wide."""
+
+    fn: Loss
+    net: Net
+    samples: Samples
+    moving: tuple[str, ...] = ()  # leaves that get a gradient
+    coupled: Coupled = False
+
+    def values(
+        self, params: Tree, step: Step, extra: tuple[Any, ...], x: Rows | None = None
+    ) -> Tensor:
+        """What the loss returns for every client in the step: `[k, B]`, coupled `[k]`."""
+        inputs = self.samples.inputs(step.sample) if x is None else x.values[step.at]
+        given = (params, inputs, step.y, *(rows.of_step(e, step) for e in extra))
+        if len(step.y) == 1:  # one client needs no vmap
+            return self.fn(self.net, *(rows.only(g) for g in given)).unsqueeze(0)
+        return torch.vmap(partial(self.fn, self.net), randomness="different")(*given)
+
+    def value_and_grad(
         self,
+        params: Tree,
         step: Step,
-        part: Tree,
-        names: list[str],
-        delta: list[Tensor],
-        keep: Tensor | None,
-    ) -> None:
-        moved = [part[n] for n in names]
-        if self._plain:
+        extra: tuple[Any, ...],
+        x: Rows | None = None,
+        scale: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Every client's mean loss `[k]`, and its gradient times the client's `scale` `[k]`."""
+        leaf = {n: v.detach().requires_grad_(n in self.moving) for n, v in params.items()}
+        out = self.values(leaf, step, extra, x)
+        if out.ndim != (1 if self.coupled else 2):
+            raise TypeError(
+                "a loss returns one value per sample, or a scalar when passed with coupled=True; "
+                f"got shape {tuple(out.shape[1:])} with coupled={self.coupled}"
+            )
+        if not self.coupled:
+            out = out.mean(1) if step.weight is None else (out * step.weight).sum(1)
+        total = out.sum() if scale is None else out @ scale
+        grads = torch.autograd.grad(total, [leaf[n] for n in self.moving], allow_unused=True)
+        return out.detach(), grads
+
+
+@dataclass(frozen=True)
+class SgdStep:
+    """A step of mini-batch SGD; the loss is summed up."""
+
+    loss: StackedLoss
+    repeat: int
+    weight_decay: float
+    momentum: float
+    after: Callable[..., Tree] | None
+
+    @property
+    def plain(self) -> bool:
+        """The step is the gradient times the learning rate and nothing else."""
+        return not (self.weight_decay or self.momentum)
+
+    def velocity(self, params: Tree) -> Tree:
+        return tree.zeros_like(tree.pick(params, self.loss.moving)) if self.momentum else {}
+
+    def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
+        """Gradients of plain steps come out with the length of the step, which saves two passes
+        over all parameters."""
+        return lr * keep if self.plain else keep
+
+    def step(self, step: Step, state: StepState) -> None:
+        scale = step.loss_scale
+        if scale is None and self.plain:
+            scale = self.loss_scale(_lr_of(step, state), torch.ones_like(step.size))
+        for _ in range(self.repeat):
+            part = rows.select(state.params, step.who)
+            value, grads = self.loss.value_and_grad(part, step, state.extra, state.x, scale)
+            moved = {n: g for n, g in zip(self.loss.moving, grads, strict=True) if g is not None}
+            self._descend(step, state, part, moved)
+            rows.put(state.params, step.who, part)
+            state.total[step.who] += value * step.size
+        if self.after is not None:
+            part = rows.select(state.params, step.who)
+            more = (rows.of_step(e, step) for e in state.extra)
+            for n, v in torch.vmap(self.after)(part, *more).items():
+                if step.keep is not None:
+                    v = torch.where(tree.column(step.keep.bool(), v), v, part[n])
+                state.params[n][step.who] = v
+
+    def _descend(self, step: Step, state: StepState, part: Tree, grads: Tree) -> None:
+        moved, delta = [part[n] for n in grads], list(grads.values())
+        if self.plain:
             torch._foreach_sub_(moved, delta)
             return
-        if self.how.weight_decay:
-            torch._foreach_add_(delta, moved, alpha=self.how.weight_decay)
-        if self.how.momentum:
-            speed = take({n: self.velocity[n] for n in names}, step.who)
-            grown = [v * self.how.momentum + d for v, d in zip(speed.values(), delta, strict=True)]
-            if keep is not None:
-                grown = _only(keep, grown, list(speed.values()))
-            torch._foreach_copy_(list(speed.values()), grown)
-            put(self.velocity, step.who, speed)
-            delta = grown
-        if keep is not None:
-            delta = [d * tree.column(keep, d) for d in delta]
-        if not isinstance(self.lr, Tensor):
-            torch._foreach_add_(moved, delta, alpha=-self.lr)
-        elif self.lr.ndim == 0:
-            torch._foreach_sub_(moved, torch._foreach_mul(delta, self.lr))
+        if self.weight_decay:
+            torch._foreach_add_(delta, moved, alpha=self.weight_decay)
+        if self.momentum:
+            speed = rows.select({n: state.velocity[n] for n in grads}, step.who)
+            delta = self._accelerated(list(speed.values()), delta, step.keep)
+            rows.put(state.velocity, step.who, speed)
+        if step.keep is not None:
+            delta = [d * tree.column(step.keep, d) for d in delta]
+        lr = _lr_of(step, state)
+        if not isinstance(lr, Tensor):
+            torch._foreach_add_(moved, delta, alpha=-lr)
+        elif lr.ndim == 0:
+            torch._foreach_sub_(moved, torch._foreach_mul(delta, lr))
         else:
-            size = self.lr[step.who]
-            torch._foreach_sub_(moved, [d * tree.column(size, d) for d in delta])
+            torch._foreach_sub_(moved, [d * tree.column(lr, d) for d in delta])
+
+    def _accelerated(
+        self, speed: list[Tensor], delta: list[Tensor], keep: Tensor | None
+    ) -> list[Tensor]:
+        """The new velocities, also written into `speed`; those of clients not kept stay."""
+        new = [v * self.momentum + d for v, d in zip(speed, delta, strict=True)]
+        if keep is not None:
+            pairs = zip(new, speed, strict=True)
+            new = [torch.where(tree.column(keep.bool(), a), a, b) for a, b in pairs]
+        torch._foreach_copy_(speed, new)
+        return new
 
 
-class Squares(Work):
-    """Squared gradient norms of a stack, summed over batches or samples."""
+def _lr_of(step: Step, state: StepState) -> float | Tensor:
+    """The learning rate of the clients in a step."""
+    one_for_all = not isinstance(state.lr, Tensor) or state.lr.ndim == 0
+    return state.lr if one_for_all else rows.select(state.lr, step.who)
 
-    def __init__(self, local: StackedLocal, loss: Loss, moving: list[str], steps: Steps):
-        self.local, self.loss, self.moving, self.steps = local, loss, moving, steps
-        self.net = local.net
 
-    def step(
-        self,
-        step: Step,
-        stack: Tree,
-        extra: tuple[Any, ...],
-        total: Tensor,
-        keep: Tensor | None = None,
-    ) -> None:
-        part = take(stack, step.who)
-        _, grads = self.local.value_and_grad(
-            self.loss, self.net, part, self.moving, step, extra, scale=keep
-        )
+@dataclass(frozen=True)
+class SquaredNormStep:
+    """No step at all: the squared norms of the batches' gradients are summed up."""
+
+    loss: StackedLoss
+
+    def velocity(self, params: Tree) -> Tree:
+        return {}
+
+    def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
+        return keep
+
+    def step(self, step: Step, state: StepState) -> None:
+        part = rows.select(state.params, step.who)
+        _, grads = self.loss.value_and_grad(part, step, state.extra, scale=step.loss_scale)
         norms = [g.reshape(len(g), -1).square().sum(1) for g in grads if g is not None]
-        total[step.who] += torch.stack(norms).sum(0)
+        state.total[step.who] += torch.stack(norms).sum(0)
 
-    def per_sample(self, stack: Tree, extra: tuple[Any, ...]) -> Tensor:
-        total = torch.zeros_like(self.local.sizes)
 
-        def one(net: Net, p: Tree, x: Tensor, y: Tensor, *more: Any) -> Tensor:
-            return torch.vmap(lambda *sample: self._square(net, p, sample))(x, y, *more)
+@dataclass(frozen=True)
+class SampleSquaredNormStep:
+    """The same for every sample on its own; not captured."""
 
-        for step in self.steps:
-            squares = self.local.wide(one, self.net, take(stack, step.who), step, extra)
-            real = 1.0 if step.weight is None else (step.weight > 0).to(squares.dtype)
-            total[step.who] += (squares.detach() * real).sum(1)
-        return total
+    loss: StackedLoss
 
-    def _square(self, net: Net, p: Tree, sample: tuple[Any, ...]) -> Tensor:
-        """Squared gradient norm of one sample of one client."""
-        x, y, *more = sample
+    def step(self, step: Step, state: StepState) -> None:
+        part, loss = rows.select(state.params, step.who), self.loss
+        each = StackedLoss(self._of_client, loss.net, loss.samples)
+        squares = each.values(part, step, state.extra)
+        real = 1.0 if step.weight is None else (step.weight > 0).to(squares.dtype)
+        state.total[step.who] += (squares.detach() * real).sum(1)
 
-        def value(w: Tree) -> Tensor:
-            return self.loss(net, p | w, x[None], y[None], *more).mean()
+    def _of_client(self, net: Net, params: Tree, x: Tensor, y: Tensor, *extra: Any) -> Tensor:
+        """`[B]` of ONE client."""
+        return torch.vmap(partial(self._of_sample, net, params))(x, y, *extra)
 
-        grads = torch.func.grad(value)({n: p[n] for n in self.moving})
+    def _of_sample(self, net: Net, params: Tree, x: Tensor, y: Tensor, *extra: Any) -> Tensor:
+        def value(weights: Tree) -> Tensor:
+            return self.loss.fn(net, params | weights, x[None], y[None], *extra).mean()
+
+        grads = torch.func.grad(value)({n: params[n] for n in self.loss.moving})
         return torch.stack([g.square().sum() for g in grads.values()]).sum()
-
-
-def _only(keep: Tensor, new: list[Tensor], old: list[Tensor]) -> list[Tensor]:
-    """The new values of the clients that are kept, the old ones of the others."""
-    pairs = zip(new, old, strict=True)
-    return [torch.where(tree.column(keep.bool(), a), a, b) for a, b in pairs]
-
-
-def take(stack: Tree, who: slice | Tensor) -> Tree:
-    return {n: v[who] for n, v in stack.items()}
-
-
-def put(stack: Tree, who: slice | Tensor, part: Tree) -> None:
-    """Write rows back; a slice is a view and is there already."""
-    if isinstance(who, Tensor):
-        for n, v in part.items():
-            stack[n][who] = v
-
-
-def reorder(what: Any, order: Tensor | None) -> Any:
-    """A tree, or an extra argument, with its clients in another order; None: as they are."""
-    if isinstance(what, Rows) or order is None:
-        return what
-    if isinstance(what, dict):
-        return {n: v[order] for n, v in what.items()}
-    return what[order]
-
-
-def copied(stack: Tree, order: Tensor | None) -> Tree:
-    """A tree of its own, with its clients in another order."""
-    if order is None:
-        return {n: v.clone(memory_format=torch.contiguous_format) for n, v in stack.items()}
-    return {n: v[order] for n, v in stack.items()}
-
-
-def cut(extra: Any, step: Step) -> Any:
-    """The part of an extra argument that a step needs."""
-    if isinstance(extra, Rows):
-        return extra.values[step.at]
-    if isinstance(extra, dict):
-        return take(extra, step.who)
-    return extra[step.who]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core import memory
+from idiolect.core import devices
 
 SERIES = ("before", "after", "global")
 PARTS = ("train", "val", "test")
@@ -53,7 +53,7 @@ class Scores:
         self, series: str, part: str, ids: Sequence[int], correct: Tensor, loss: Tensor
     ) -> None:
         """Correct predictions and summed losses of clients `ids` on their own samples."""
-        come = memory.coming(torch.stack([correct, loss]).double())
+        come = devices.to_host_later(torch.stack([correct, loss]).double())
         prefix, sizes, who = "val_" if part == "val" else "", self.sizes[part], list(ids)
 
         def put() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from idiolect.core import memory, tree
+from idiolect.core import devices, tree
 from idiolect.core.clients import Table
 from idiolect.core.method import Ids, Method, Server, Ups
 from idiolect.core.net import Net
@@ -38,7 +38,7 @@ def saved(server: Server) -> Record:
 
 def restore(server: Server, state: Record, device: torch.device) -> None:
     """Continue from `saved`."""
-    server |= tree.each(lambda x: memory.sent(x, device), state["server"])
+    server |= tree.each(lambda x: devices.to_device(x, device), state["server"])
     for name, rows in state["tables"].items():
         server[name].refill(by_id(rows))
 
@@ -71,7 +71,7 @@ def arrivals(
     which round each began; `away` are the start rounds of work still outstanding. Numbers lie
     beside `like`, in its dtype."""
     sizes = torch.tensor([server.sizes[i] for i in started], dtype=like.dtype)
-    sizes = memory.sent(sizes, like.device)
+    sizes = devices.to_device(sizes, like.device)
     return Ups(record, list(started), sizes, list(started.values()), round, away)
 
 

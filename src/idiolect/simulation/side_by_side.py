@@ -18,19 +18,20 @@ from typing import Any
 
 import torch
 
-from idiolect.core import memory
+from idiolect.core import devices
 from idiolect.core.method import Method
 from idiolect.core.per_client import Apart, PerClient
 from idiolect.data import Federation
+from idiolect.engine import memory
 from idiolect.engine.engine import Engine
 from idiolect.engine.ranks import Ranks
-from idiolect.engine.samples import Window
+from idiolect.engine.samples import SampleWindow
 from idiolect.simulation.outcome import Round
-from idiolect.simulation.requests import Adapt, Fit, Score, Task, together
+from idiolect.simulation.requests import Adapt, Fit, Rejoin, Score, Task, together
 from idiolect.simulation.simulation import Simulation
 
 SCORED_TOGETHER = 512  # models on the device at once while testing
-ORDER = (Fit, Adapt, Score)  # whoever is behind catches up first
+ORDER = (Fit, Rejoin, Adapt, Score)  # whoever is behind catches up first
 
 
 class Sweep:
@@ -53,7 +54,7 @@ class Sweep:
             device=first.device,
             dtype=first.dtype,
             keys=[key for one in self.simulations for key in one.engine.keys],
-            away=isinstance(first.engine.data, Window),
+            away=isinstance(first.engine.samples, SampleWindow),
         )
 
     @staticmethod
@@ -117,7 +118,9 @@ class Sweep:
         all clients of one run share, such as everybody's models, is there once per client then."""
         for members in stacks:
             needed = sum(tasks[k].nbytes for k in members)
-            if len(members) > 1 and needed > memory.GUESSED * memory.free(self.engine.device):
+            if len(members) > 1 and needed > memory.SHARE_FOR_UNMEASURED_WORK * devices.free_memory(
+                self.engine.device
+            ):
                 yield from ([k] for k in members)
             else:
                 yield members

@@ -12,20 +12,19 @@ from torch import Tensor, nn
 
 from idiolect.core import tree
 from idiolect.core.clients import Keep, Table
-from idiolect.core.local import Local
 from idiolect.core.method import Down, Method, Ups
 from idiolect.core.net import initial_tree
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.engine import select
-from idiolect.engine.engine import Engine, Fitted
+from idiolect.engine.engine import Engine
 from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
 from idiolect.simulation import schedule as schedules
 from idiolect.simulation import server_state
 from idiolect.simulation.evaluation import Evaluation, Models
 from idiolect.simulation.outcome import Open, Round, Span
-from idiolect.simulation.requests import Adapt, Asking, Fit, alone
+from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, Rejoined, alone
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, Turn
 from idiolect.simulation.scores import Columns, client_columns
 
@@ -59,17 +58,19 @@ class Simulation:
             raise UserError(f"eval_every must be at least 1, not {eval_every}")
         self.method, self.federation, self.rounds, self.seed = method, federation, rounds, seed
         self.eval_every = eval_every
-        self.device = select.device(device)
-        self.dtype = select.dtype(dtype)
-        select.products(dtype, self.device)
-        select.check_model(model, federation)
-        select.check_batches(model, federation, getattr(method, "batch_size", None))
-        self.engine = select.engine(engine, federation, model, seed, self.device, self.dtype, keep)
+        self.device = select.pick_device(device)
+        self.dtype = select.compute_dtype(dtype)
+        select.allow_tf32(dtype, self.device)
+        select.check_model_fits(model, federation)
+        select.check_batch_norm(model, federation, getattr(method, "batch_size", None))
+        self.engine = select.pick_engine(
+            engine, federation, model, seed, self.device, self.dtype, keep
+        )
         self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
-        given = select.overlay(initial_tree(model, self.engine.net, self.dtype), init)
+        given = select.with_given_weights(initial_tree(model, self.engine.net, self.dtype), init)
         self.start_tree = {n: v.to(self.device) for n, v in given.items()}
         own = {
-            int(i): select.overlay({n: v.cpu() for n, v in self.start_tree.items()}, w)
+            int(i): select.with_given_weights({n: v.cpu() for n, v in self.start_tree.items()}, w)
             for i, w in (clients_init or {}).items()
         }
         sizes = {i: len(federation.train[i]) for i in federation.seen}
@@ -166,7 +167,7 @@ class Simulation:
             result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
             unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
-        ups = self._receive(turn, fresh, t, result, after)
+        ups = yield from self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
             method.aggregate(self.server, ups)
         result.staleness = [t - s for s in turn.arrive.values()]
@@ -195,13 +196,13 @@ class Simulation:
         t: int,
         result: Round,
         after: list[tuple[list[int], Tree]],
-    ) -> Ups:
+    ) -> Asking[Ups]:
         """Put together what reaches the server: this round's work and late work."""
         late = {i: s for i, s in turn.arrive.items() if s < t}
         record = fresh
         if late or list(turn.arrive) != turn.start:
             rows = {i: tree.row(fresh, k) for k, i in enumerate(turn.start)}
-            rows |= self._rejoin(late, t, result, after)
+            rows |= yield from self._rejoin(late, t, result, after)
             for i in turn.start:
                 if i not in turn.arrive and i not in turn.lost:
                     self.pending[i] = (t, tree.each(lambda x: x.cpu(), rows[i]))
@@ -217,7 +218,7 @@ class Simulation:
         t: int,
         result: Round,
         after: list[tuple[list[int], Tree]],
-    ) -> dict[int, Record]:
+    ) -> Asking[dict[int, Record]]:
         """Late clients see the present before their work is used."""
         if not late:
             return {}
@@ -226,17 +227,9 @@ class Simulation:
         if type(self.method).rejoin is not Method.rejoin:
             down = self._sent(self.method.download_late(self.server, ids, list(late.values())))
             result.bytes_down += down.nbytes(len(ids))
-            mine = self.mine[ids]
-            seen = down.stacked(len(ids))
-
-            def rejoin(local: Local, down: Record, mine: Record, up: Record) -> Record:
-                up, mine = self.method.rejoin(down, mine, up, local)
-                return {"up": up, "mine": mine}
-
-            done = self.engine.spread(ids, t, rejoin, seen, mine, up)
-            up, mine = done["up"], done["mine"]
-            self.mine[ids] = mine
-            after.append((ids, self.method.trained(seen, up, mine)))
+            done: Rejoined = yield Rejoin(ids, t, down, self.mine[ids], up)
+            up, self.mine[ids] = done.up, done.mine
+            after.append((ids, done.trained))
         return {i: tree.row(up, k) for k, i in enumerate(ids)}
 
     # --- evaluation ---

@@ -1,91 +1,17 @@
-"""How much memory there is, and how many clients of a round fit into it: by measurement."""
+"""How many clients of a round fit into the memory at once, by measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
+from idiolect.core import devices
 from idiolect.errors import UserError
 
-GUESSED = 0.25  # share of the free memory that unmeasured work may take
-MEASURED = 0.75  # … and measured work
-_CGROUP = Path("/sys/fs/cgroup")
-
-
-def free(device: torch.device) -> int:
-    """Bytes that can still be allocated on a device; for the CPU, of RAM."""
-    if device.type != "cuda":
-        return _free_ram()
-    left, _ = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(left) + unused
-
-
-def sent(x: Tensor, device: torch.device) -> Tensor:
-    """`x` on the device; the host does not wait for a GPU to have it. The copy starts from pinned
-    memory, which its allocator keeps until then: ordinary memory may be given to others before."""
-    if device.type != "cuda" or x.device.type != "cpu":
-        return x.to(device)
-    return x.pin_memory().to(device, non_blocking=True)
-
-
-def coming(x: Tensor) -> Callable[[], Tensor]:
-    """`x` on its way to the host, which goes on meanwhile: calling the result waits for it."""
-    if x.device.type != "cuda":
-        return lambda: x
-    there = buffer(x.shape, x.dtype)
-    there.copy_(x, non_blocking=True)
-    done = torch.cuda.Event()
-    done.record(torch.cuda.current_stream(x.device))
-
-    def wait() -> Tensor:
-        done.synchronize()
-        return there
-
-    return wait
-
-
-def gather(store: Tensor, at: Tensor, out: Tensor) -> None:
-    """Rows `at` of a tensor in host memory into `out`, which may be on a GPU: the copy there is
-    under way on the current stream when this returns."""
-    if out.device.type != "cuda":
-        torch.index_select(store, 0, at, out=out)
-        return
-    between = buffer(out.shape, out.dtype)
-    torch.index_select(store, 0, at, out=between)
-    out.copy_(between, non_blocking=True)
-
-
-def buffer(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Host memory for copies to and from a GPU that do not wait: pinned, and not given to anybody
-    else by its allocator before they are done."""
-    return torch.empty(tuple(shape), dtype=dtype, pin_memory=torch.cuda.is_available())
-
-
-def _free_ram() -> int:
-    known = [_field(Path("/proc/meminfo"), "MemAvailable")]
-    try:  # a container may have less
-        limit = int((_CGROUP / "memory.max").read_text())
-        cache = _field(_CGROUP / "memory.stat", "inactive_file", unit=1) or 0
-        known.append(limit - int((_CGROUP / "memory.current").read_text()) + cache)
-    except (OSError, ValueError):
-        pass
-    found = [n for n in known if n is not None]
-    return min(found) if found else 4 << 30  # no way to ask: assume little
-
-
-def _field(file: Path, name: str, unit: int = 1024) -> int | None:
-    """A number from a file of `name value` lines."""
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.split()[0].rstrip(":") == name]
-    return unit * int(found[0]) if found else None
+SHARE_FOR_UNMEASURED_WORK = 0.25  # of the free memory
+SHARE_FOR_MEASURED_WORK = 0.75  # of the free memory
 
 
 class Meter(Protocol):
@@ -108,7 +34,7 @@ class CudaMeter:
         self.device, self._before = device, 0
 
     def free(self) -> int:
-        return free(self.device)
+        return devices.free_memory(self.device)
 
     def begin(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -126,7 +52,7 @@ class RamMeter:
     next piece of work. Groups go by the guess."""
 
     def free(self) -> int:
-        return _free_ram()
+        return devices.free_memory(torch.device("cpu"))
 
     def begin(self) -> None:
         pass
@@ -165,7 +91,7 @@ class Chunks:
                 yield range(n)
                 return
             free = self.meter.free()
-            self._ample = GUESSED * free
+            self._ample = SHARE_FOR_UNMEASURED_WORK * free
             if at == 0 and n * each <= self._ample:
                 yield range(n)
                 return
@@ -178,7 +104,7 @@ class Chunks:
     def most(self, each: float, n: int) -> int:
         """How many of n clients may work together without a measurement, at `each` bytes."""
         if n * each > self._ample:
-            self._ample = GUESSED * self.meter.free()
+            self._ample = SHARE_FOR_UNMEASURED_WORK * self.meter.free()
         return max(1, int(self._ample / max(each, 1.0)))
 
     def _need(self, width: int, guess: Callable[[int], float]) -> float:
@@ -188,12 +114,12 @@ class Chunks:
 
     def _size(self, rest: int, n: int, each: float, free: int) -> int:
         """The next group's clients, in equal groups for the rest of the cohort."""
-        room = (GUESSED if self.each is None else MEASURED) * free
+        room = (SHARE_FOR_UNMEASURED_WORK if self.each is None else SHARE_FOR_MEASURED_WORK) * free
         if rest == n and n * each <= room:
             return n
         # Beside a group lie the results of all clients, in the end once more when they are joined.
         results = self.stays * (rest + n)
-        if results > MEASURED * free:
+        if results > SHARE_FOR_MEASURED_WORK * free:
             raise UserError(
                 f"the results of {n} clients need about {results / 2**30:.1f} GiB of memory and "
                 f"{free / 2**30:.1f} GiB are free; lower --participation or use a smaller model"

@@ -1,0 +1,83 @@
+"""Moving tensors between host memory and a device, and how much memory is free there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device; for the CPU, of RAM."""
+    if device.type != "cuda":
+        return _free_ram()
+    left, _ = torch.cuda.mem_get_info(device)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(left) + unused
+
+
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """`x` on the device, without waiting for the copy. The copy starts from pinned memory, which
+    its allocator reserves until the copy is done; ordinary memory could be reused before that."""
+    if device.type != "cuda" or x.device.type != "cpu":
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
+
+
+def to_host_later(x: Tensor) -> Callable[[], Tensor]:
+    """Start copying `x` to the host and go on; calling the result waits for the copy."""
+    if x.device.type != "cuda":
+        return lambda: x
+    on_host = pinned_buffer(x.shape, x.dtype)
+    on_host.copy_(x, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(x.device))
+
+    def wait() -> Tensor:
+        done.synchronize()
+        return on_host
+
+    return wait
+
+
+def gather(store: Tensor, rows: Tensor, out: Tensor) -> None:
+    """Copy some rows of a tensor in host memory into `out`. If `out` is on a GPU, the copy is under
+    way on the current stream when this returns."""
+    if out.device.type != "cuda":
+        torch.index_select(store, 0, rows, out=out)
+        return
+    between = pinned_buffer(out.shape, out.dtype)
+    torch.index_select(store, 0, rows, out=between)
+    out.copy_(between, non_blocking=True)
+
+
+def pinned_buffer(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Host memory for copies to and from a GPU that nobody waits for. It is pinned, so its
+    allocator does not hand it out again before the copies are done."""
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=torch.cuda.is_available())
+
+
+def _free_ram() -> int:
+    known = [_number(Path("/proc/meminfo"), "MemAvailable")]
+    try:  # a container may have less
+        limit = int((_CGROUP / "memory.max").read_text())
+        cache = _number(_CGROUP / "memory.stat", "inactive_file", unit=1) or 0
+        known.append(limit - int((_CGROUP / "memory.current").read_text()) + cache)
+    except (OSError, ValueError):
+        pass
+    found = [n for n in known if n is not None]
+    return min(found) if found else 4 << 30  # unknown: assume little
+
+
+def _number(file: Path, name: str, unit: int = 1024) -> int | None:
+    """A number from a file of `name value` lines."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.split()[0].rstrip(":") == name]
+    return unit * int(found[0]) if found else None

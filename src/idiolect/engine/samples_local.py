@@ -1,0 +1,91 @@
+"""What the handles of both engines share: clients' training samples, one client after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idiolect.core import devices, rng, tree
+from idiolect.core.batches import BatchPlan
+from idiolect.core.local import Local, Rows
+from idiolect.core.net import Net
+from idiolect.engine.samples import Samples
+
+EVAL_BATCH = 512  # samples of a pass that is not training
+
+
+class SamplesLocal(Local):
+    """A `Local` over `Samples`."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        net: Net,
+        train_net: Net,
+        round: int,
+        ids: list[int],
+        keys: list[tuple[int, int]],
+    ):
+        index = [samples.parts["train"][i] for i in ids]
+        sizes = [len(i) for i in index]
+        self.samples, self.train_net = samples, train_net
+        self.index_host = torch.cat(index)
+        self._index, self._index_version = torch.empty(0), -1
+        labels = [samples.train_labels(i) for i in ids]
+        self.y_host = [y for y, _ in labels]
+        self.offsets = [0, *torch.tensor(sizes).cumsum(0).tolist()]
+        counts = torch.stack([each for _, each in labels])
+        super().__init__(
+            net,
+            round,
+            ids,
+            keys,
+            devices.to_device(torch.tensor(sizes, dtype=samples.dtype), samples.device),
+            devices.to_device(counts, samples.device),
+        )
+
+    @property
+    def index(self) -> Tensor:
+        """`[N]`: where the clients' training samples lie on the device."""
+        if self._index_version != self.samples.contents_version:
+            self._index = self.samples.on_device(self.index_host)
+            self._index_version = self.samples.contents_version
+        return self._index
+
+    def class_mean(self, rows: Rows, **batches: Any) -> Tensor:
+        means, index = [], self.index
+        for k in range(len(self.ids)):
+            at: Any = slice(self.offsets[k], self.offsets[k + 1])
+            if batches:
+                table, sizes = BatchPlan(**batches).table(self.y_host[k], *self.keys[k], self.round)
+                held = np.concatenate([row[:n] for row, n in zip(table, sizes, strict=True)])
+                at = devices.to_device(torch.as_tensor(held + self.offsets[k]), self.device)
+            y = self.samples.y[index[at]]
+            member = torch.nn.functional.one_hot(y, self.samples.classes).to(rows.values.dtype)
+            share = member / member.sum(0).clamp_min(1)
+            means.append(tree.mix(share.T, {"": rows.values[at]})[""])
+        return torch.stack(means)
+
+
+class dropout_seed:
+    """Inside, dropout draws masks keyed by a purpose; torch's global generator stays as it was."""
+
+    def __init__(self, purpose: str, local: SamplesLocal):
+        gpus = [local.device] if local.device.type == "cuda" else []
+        self._fork = torch.random.fork_rng(gpus, enabled=local.train_net.draws)
+        self._device, self._draws = local.device, local.train_net.draws
+        seed, client = local.keys[0]
+        self._seed = rng.torch_seed(seed, f"dropout/{purpose}", client, local.round)
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        if self._draws:  # not torch.manual_seed: it writes a traceback for every kind of device
+            torch.default_generator.manual_seed(self._seed)
+            if self._device.type == "cuda":
+                torch.cuda.manual_seed(self._seed)
+
+    def __exit__(self, *exc: Any) -> None:
+        self._fork.__exit__(*exc)

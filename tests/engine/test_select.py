@@ -1,0 +1,68 @@
+"""Which engine is taken: models that cannot be stacked fall back to the loop."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from idiolect import methods
+from idiolect.data import Federation
+from tests.conftest import SmallNet, run, simulation
+from tests.engine.engines import LOCAL, RAGGED
+from tests.engine.test_stacked import Grouped, Scaled
+from tests.methods.plain import TINY, assert_same, seeded
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(12, 6, batch_first=True)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(x.squeeze(1))[0][:, -1])
+        return out
+
+
+class Branching(nn.Module):
+    """What it computes depends on the numbers it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        if float(h.detach().sum()) > 0:
+            h = h * 2
+        out: Tensor = self.head(torch.tanh(h))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("kind", "federation"), [(Recurrent, RAGGED), (Branching, TINY)], ids=["lstm", "branching"]
+)
+def test_what_cannot_be_stacked_falls_back_with_one_warning(
+    kind: type[nn.Module], federation: Federation
+) -> None:
+    net = seeded(kind)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        fallen = run(methods.build(LOCAL), federation, net, 2, engine="stacked")
+    messages = [str(w.message) for w in seen]
+    assert len(messages) == 1, messages
+    assert "cannot be stacked" in messages[0]
+    assert "loop engine" in messages[0]
+    assert fallen.engine.name == "loop"
+    plain = run(methods.build(LOCAL), federation, net, 2, engine="loop")
+    for i in range(federation.n_clients):
+        assert_same(fallen.personal_model(i), plain.personal_model(i), 0)
+
+
+def test_what_can_be_stacked_is_stacked_without_a_word() -> None:
+    for kind in (SmallNet, Grouped, Scaled, lambda: SmallNet(norm=True, drop=0.2)):
+        sim = simulation(methods.build("local"), RAGGED, seeded(kind), 1)  # type: ignore[arg-type]
+        assert sim.engine.name == "stacked"
