@@ -36,19 +36,20 @@ def main() -> int:
     options = {"device": "cuda", "dtype": given.dtype, "eval_every": 1000}
     sim = Simulation(method, data, model, rounds=3, **options)
     sim.step()  # kernels are chosen and the step is captured
-    (program,) = sim.engine.graphs.programs
-    program.now.zero_()
+    (step,) = sim.engine.captured_steps.captured
+    graph = step.graphs[given.clients]
+    step.counter.zero_()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(STEPS):
-        program.replay(given.clients)
+        graph.replay()
     end.record()
     end.synchronize()
     print(f"one step: {1000 * begin.elapsed_time(end) / STEPS:.0f} us")
-    program.now.zero_()
+    step.counter.zero_()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(STEPS):
-            program.replay(given.clients)
+            graph.replay()
         torch.cuda.synchronize()
     rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
     for row in rows:

@@ -53,7 +53,7 @@ def test_what_cannot_be_shared_out_is_done_here(weights: list[int]) -> None:
 def test_no_more_at_once_than_there_is_room_for() -> None:
     assert threads(4).map(lambda *_: torch.get_num_threads(), [1] * 8, at_once=2) == [2] * 8
     assert (
-        threads(4).map(lambda *_: threading.current_thread(), [1, 1], room=1)
+        threads(4).map(lambda *_: threading.current_thread(), [1, 1], at_once=1)
         == [threading.main_thread()] * 2
     )
 

@@ -15,7 +15,8 @@ SHARE_FOR_MEASURED_WORK = 0.75  # of the free memory
 
 
 class Meter(Protocol):
-    """Measures a piece of work: `begin` before it, then `peak` and `kept`, bytes above that."""
+    """Measures the memory of a piece of work. After `begin` and the work, `peak` is the most it
+    used at a time and `kept` what its results hold, in bytes above what was used before."""
 
     def free(self) -> int: ...
     def begin(self) -> None: ...
@@ -49,7 +50,7 @@ class CudaMeter:
 
 class RamMeter:
     """RAM is not measured: a process keeps what it has freed, so its size tells nothing about the
-    next piece of work. Groups go by the guess."""
+    next piece of work. Groups are cut by the guess."""
 
     def free(self) -> int:
         return devices.free_memory(torch.device("cpu"))
@@ -73,12 +74,12 @@ class Chunks:
 
     def __init__(self, meter: Meter):
         self.meter = meter
-        self.each: float | None = None  # measured bytes at the peak, a client
-        self.stays = 0.0  # bytes of a client's results
-        self.width = 0  # samples of the largest client measured
-        self.count = 0  # clients of the largest group measured
-        self._ample = 0.0  # bytes that need no second look
-        self._plan: dict[int, int] = {}  # size of the groups, by size of the cohort
+        self.peak_per_client: float | None = None  # bytes, measured
+        self.kept_per_client = 0.0  # bytes of a client's results, measured
+        self.most_samples = 0  # of a client, in the groups measured
+        self.largest_group = 0  # clients, in the groups measured
+        self._needs_no_look = 0.0  # bytes that are surely free
+        self._group_size: dict[int, int] = {}  # by size of the cohort
 
     def cut(self, sizes: Sequence[int], guess: Callable[[int], float]) -> Iterator[range]:
         """Positions in `sizes` (samples of each client) that compute together. The work on a group
@@ -87,12 +88,12 @@ class Chunks:
         n, at = len(sizes), 0
         while at < n:
             rest, each = n - at, self._need(max(sizes[at:]), guess)
-            if at == 0 and n * each <= self._ample:
+            if at == 0 and n * each <= self._needs_no_look:
                 yield range(n)
                 return
             free = self.meter.free()
-            self._ample = SHARE_FOR_UNMEASURED_WORK * free
-            if at == 0 and n * each <= self._ample:
+            self._needs_no_look = SHARE_FOR_UNMEASURED_WORK * free
+            if at == 0 and n * each <= self._needs_no_look:
                 yield range(n)
                 return
             group = range(at, at + self._size(rest, n, each, free))
@@ -103,44 +104,47 @@ class Chunks:
 
     def most(self, each: float, n: int) -> int:
         """How many of n clients may work together without a measurement, at `each` bytes."""
-        if n * each > self._ample:
-            self._ample = SHARE_FOR_UNMEASURED_WORK * self.meter.free()
-        return max(1, int(self._ample / max(each, 1.0)))
+        if n * each > self._needs_no_look:
+            self._needs_no_look = SHARE_FOR_UNMEASURED_WORK * self.meter.free()
+        return max(1, int(self._needs_no_look / max(each, 1.0)))
 
     def _need(self, width: int, guess: Callable[[int], float]) -> float:
-        if self.each is None:
+        if self.peak_per_client is None:
             return guess(width)
-        return self.each * max(1.0, width / self.width)  # larger clients may need more
+        # Larger clients may need more.
+        return self.peak_per_client * max(1.0, width / self.most_samples)
 
     def _size(self, rest: int, n: int, each: float, free: int) -> int:
         """The next group's clients, in equal groups for the rest of the cohort."""
-        room = (SHARE_FOR_UNMEASURED_WORK if self.each is None else SHARE_FOR_MEASURED_WORK) * free
+        unmeasured = self.peak_per_client is None
+        room = (SHARE_FOR_UNMEASURED_WORK if unmeasured else SHARE_FOR_MEASURED_WORK) * free
         if rest == n and n * each <= room:
             return n
         # Beside a group lie the results of all clients, in the end once more when they are joined.
-        results = self.stays * (rest + n)
+        results = self.kept_per_client * (rest + n)
         if results > SHARE_FOR_MEASURED_WORK * free:
             raise UserError(
                 f"the results of {n} clients need about {results / 2**30:.1f} GiB of memory and "
                 f"{free / 2**30:.1f} GiB are free; lower --participation or use a smaller model"
             )
         fit = max(1, min(rest, int((room - results) / max(each, 1.0))))
-        equal, planned = -(-rest // -(-rest // fit)), self._plan.get(n, 0)
+        equal, planned = -(-rest // -(-rest // fit)), self._group_size.get(n, 0)
         if min(planned, rest) <= fit and equal < 1.25 * planned:
-            return min(planned, rest)  # what was captured for groups of this size serves on
-        if self.each is not None:
-            self._plan[n] = equal
+            return min(planned, rest)  # steps captured for groups of this size serve on
+        if not unmeasured:
+            self._group_size[n] = equal
         return equal
 
     def _learn(self, count: int, width: int) -> None:
         peak, kept = self.meter.peak(), self.meter.kept()
         if peak is None:  # cannot be measured here: the guess stays
             return
-        if self.each is None or width > self.width:
-            self.each = max(self.each or 0.0, peak / count)
-        elif count > self.count and 2 * width > self.width:
-            self.each = peak / count  # more clients share what a group needs only once
-        elif count == self.count:
-            self.each = max(self.each, peak / count)
-        self.width, self.count = max(self.width, width), max(self.count, count)
-        self.stays = max(self.stays, kept / count)
+        if self.peak_per_client is None or width > self.most_samples:
+            self.peak_per_client = max(self.peak_per_client or 0.0, peak / count)
+        elif count > self.largest_group and 2 * width > self.most_samples:
+            self.peak_per_client = peak / count  # more clients share what a group needs only once
+        elif count == self.largest_group:
+            self.peak_per_client = max(self.peak_per_client, peak / count)
+        self.most_samples = max(self.most_samples, width)
+        self.largest_group = max(self.largest_group, count)
+        self.kept_per_client = max(self.kept_per_client, kept / count)

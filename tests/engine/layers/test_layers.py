@@ -18,7 +18,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
 from idiolect.engine import layers
 from idiolect.engine.layers import conv, linear, pool
-from idiolect.engine.layers.autotune import Choices
+from idiolect.engine.layers.autotune import Autotuner
 from idiolect.engine.layers.stack_function import fused
 
 needs_triton = pytest.mark.skipif(fused() is None, reason="Triton is not installed")
@@ -211,14 +211,14 @@ def test_the_fastest_way_is_measured_once_and_remembered(
         return run
 
     ways = {"slow": way("slow", 2.0), "fast": way("fast", 1.0), "far": way("far", 9.0)}
-    assert Choices().fastest("case", ways, ()) == "fast"
+    assert Autotuner().fastest("case", ways, ()) == "fast"
     assert calls.count("slow") == calls.count("fast") > 2 == calls.count("far")
     calls.clear()
-    assert Choices().fastest("case", ways, ()) == "fast"  # another process
+    assert Autotuner().fastest("case", ways, ()) == "fast"  # another process
     assert not calls
-    assert Choices().fastest("case", {"slow": ways["slow"]}, ()) == "slow"  # the other is gone
+    assert Autotuner().fastest("case", {"slow": ways["slow"]}, ()) == "slow"  # the other is gone
     (tmp_path / "idiolect" / "routes.json").write_text("{not JSON")
-    assert Choices().fastest("case", ways, ()) == "fast"
+    assert Autotuner().fastest("case", ways, ()) == "fast"
 
 
 def test_relu_after_pooling_is_pooling_after_relu() -> None:

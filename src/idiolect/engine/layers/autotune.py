@@ -1,7 +1,7 @@
 """Which of several ways to compute the same is fastest here, measured once and remembered.
 
 The choice is kept in a file of the user's cache folder, by GPU and versions: ways differ in the
-last bits, and a run repeated or resumed on the same machine should take the same ones.
+last bits of their results, and a repeated or resumed run on the same machine should take the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import torch
 
 from idiolect.core import files
 
-REPEATS, CALLS = 3, 4
-FAR = 3  # times slower than the fastest so far
+TIMED_REPEATS = 3
+CALLS_PER_REPEAT = 4
+MAX_SLOWDOWN_TO_REPEAT = 3  # against the fastest so far; slower ways are timed only once
 
 
-class Choices:
-    """The fastest way by case."""
+class Autotuner:
+    """Knows the fastest way in each case."""
 
     def __init__(self) -> None:
         self._known: dict[Any, str] = {}
@@ -31,7 +32,7 @@ class Choices:
     def fastest(
         self, case: Any, ways: Mapping[str, Callable[..., Any]], args: tuple[Any, ...]
     ) -> str:
-        """The name of the way to go; `args` are what it will be called with, on a GPU."""
+        """The name of the fastest way; `args` are what it will be called with, on a GPU."""
         if len(ways) == 1:
             return next(iter(ways))
         if case not in self._known:
@@ -63,7 +64,7 @@ class Choices:
             files.write_json(self._path, self._file)
 
 
-CHOICES = Choices()
+AUTOTUNER = Autotuner()
 
 
 def about(shape: torch.Size) -> tuple[int, ...]:
@@ -72,14 +73,13 @@ def about(shape: torch.Size) -> tuple[int, ...]:
 
 
 def _measured(ways: Mapping[str, Callable[..., Any]], args: tuple[Any, ...]) -> str:
-    """Time every way on the very arguments; its first call is a warm-up. One that is far behind
-    after its second call is not called again."""
+    """Time every way on these arguments; its first call is a warm-up."""
     times: dict[str, float] = {}
     for name, way in ways.items():
         way(*args)
         times[name] = _span(way, args, 1)
-        if times[name] <= FAR * min(times.values()):
-            times[name] = min(_span(way, args, CALLS) for _ in range(REPEATS))
+        if times[name] <= MAX_SLOWDOWN_TO_REPEAT * min(times.values()):
+            times[name] = min(_span(way, args, CALLS_PER_REPEAT) for _ in range(TIMED_REPEATS))
     return min(times, key=lambda name: times[name])
 
 

@@ -6,8 +6,8 @@ stacks `x [K, B, C, H, W]`, `w [K, O, C, h, w]`; `vmap` over clients, and over s
 clients, only makes the stack longer.
 
 Routes: `each` calls PyTorch's convolution client by client, `grouped` once with K groups, `fused`
-our own kernel (`kernels.py`; float32 on a GPU). On a GPU every map of every shape is timed once
-and the fastest route kept; on a CPU `each` is for large inputs, `grouped` for small ones.
+our own kernel (`triton_kernels.py`; float32 on a GPU). On a GPU every map of every shape is timed
+once and the fastest route kept; on a CPU `each` is for large inputs, `grouped` for small ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
-from idiolect.engine.layers.autotune import CHOICES, about
+from idiolect.engine.layers.autotune import AUTOTUNER, about
 from idiolect.engine.layers.stack_function import Stacked, fused, precision
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
@@ -208,18 +208,19 @@ class Columns(Fused):
         return fused().fold(flat, w.shape[3:], size, how)
 
 
-LARGE = 1 << 16  # values of one client from which a CPU is faster client by client
+MIN_VALUES_CLIENT_BY_CLIENT = 1 << 16  # of one client, from which a CPU is faster that way
 ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused, "columns": Columns}
 
 
 def _fastest(map: str, *args: Any) -> Tensor:
     """The map by its fastest route."""
-    route = "each" if len(args[0]) == 1 or args[0][0].numel() >= LARGE else "grouped"
+    large = args[0][0].numel() >= MIN_VALUES_CLIENT_BY_CLIENT
+    route = "each" if len(args[0]) == 1 or large else "grouped"
     if args[0].is_cuda:
         shapes = [about(a.shape) if isinstance(a, Tensor) else a for a in args]
         key = (map, args[0].dtype, precision(), *shapes)
         known = {name: getattr(ROUTES[name], map) for name in candidates(map, args)}
-        route = CHOICES.fastest(key, known, args)
+        route = AUTOTUNER.fastest(key, known, args)
     out: Tensor = getattr(ROUTES[route], map)(*args)
     return out
 

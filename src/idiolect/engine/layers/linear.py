@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idiolect.engine.layers.autotune import CHOICES, about
+from idiolect.engine.layers.autotune import AUTOTUNER, about
 from idiolect.engine.layers.stack_function import Stacked, fused, precision
 
-SKINNY = 64  # samples from which our kernel is not tried
+MAX_BATCH_FOR_OUR_KERNEL = 64  # samples
 
 
 class Linear(nn.Linear):
@@ -45,7 +45,7 @@ def skinny(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
 
 def _ours(x: Tensor) -> bool:
     """Whether our kernels can do it; a grid has no more than 2^16 - 1 blocks in depth."""
-    few = x.shape[1] <= SKINNY and len(x) < 2**16
+    few = x.shape[1] <= MAX_BATCH_FOR_OUR_KERNEL and len(x) < 2**16
     return x.is_cuda and x.dtype == torch.float32 and few and fused() is not None
 
 
@@ -56,7 +56,7 @@ class Product(Stacked):
     def forward(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         if _ours(x):
             case = ("linear", precision(), *about(x.shape), *w.shape[1:])
-            way = CHOICES.fastest(case, {"plain": plain, "skinny": skinny}, (x, w, bias))
+            way = AUTOTUNER.fastest(case, {"plain": plain, "skinny": skinny}, (x, w, bias))
             return skinny(x, w, bias) if way == "skinny" else plain(x, w, bias)
         return plain(x, w, bias)
 

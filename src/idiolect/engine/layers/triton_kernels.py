@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BUSY = 2 * 132  # blocks that keep a large GPU busy
-MANY = 11 * 132  # … if each is small
-PARTS = 16  # that a sum is cut into at most
-PLACES = 256  # of one block where every place is on its own
+BLOCKS_TO_FILL_GPU = 2 * 132  # an H200 has 132 multiprocessors
+SMALL_BLOCKS_TO_FILL_GPU = 11 * 132
+MAX_PARTS_OF_SUM = 16
+PLACES_PER_BLOCK = 256  # where every place of an image is computed on its own
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Tile:
     columns: int
     warps: int
     stages: int
-    blocks: int = BUSY
+    blocks: int = BLOCKS_TO_FILL_GPU
 
 
 @triton.jit
@@ -203,7 +203,7 @@ def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision:
     t = _weights_tile(rows, shape[1], depth, len(x), precision)
     blocks = triton.cdiv(rows, t.rows), triton.cdiv(shape[1], t.columns)
     free = t.blocks // (len(x) * blocks[0] * blocks[1])
-    parts = max(1, min(free, PARTS, triton.cdiv(depth, t.depth) // 4))
+    parts = max(1, min(free, MAX_PARTS_OF_SUM, triton.cdiv(depth, t.depth) // 4))
     w = x.new_empty(parts, *shape)
     _to_weights[(*blocks, len(x) * parts)](
         x, g, w, depth, parts, *_shape(x.shape, shape, how),
@@ -218,8 +218,8 @@ def fold(flat: Tensor, window: torch.Size, size: torch.Size, how: Geometry) -> T
     k, b, columns, oh, ow = flat.shape
     x = flat.new_empty(k, b, columns // window.numel(), *size)
     (sh, sw), (ph, pw), (dh, dw) = how
-    _fold[(triton.cdiv(x.numel(), PLACES),)](
-        flat, x, x.numel(), *size, oh, ow, *window, sh, sw, ph, pw, dh, dw, PLACES
+    _fold[(triton.cdiv(x.numel(), PLACES_PER_BLOCK),)](
+        flat, x, x.numel(), *size, oh, ow, *window, sh, sw, ph, pw, dh, dw, PLACES_PER_BLOCK
     )
     return x
 
@@ -227,8 +227,8 @@ def fold(flat: Tensor, window: torch.Size, size: torch.Size, how: Geometry) -> T
 def pool(x: Tensor, size: int) -> Tensor:
     """The largest value of every window of `size` by `size`."""
     y = x.new_empty(*x.shape[:-2], x.shape[-2] // size, x.shape[-1] // size)
-    grid = (triton.cdiv(y.numel(), PLACES),)
-    _pool[grid](x, y, y.numel(), *x.shape[-2:], size, PLACES)
+    grid = (triton.cdiv(y.numel(), PLACES_PER_BLOCK),)
+    _pool[grid](x, y, y.numel(), *x.shape[-2:], size, PLACES_PER_BLOCK)
     return y
 
 
@@ -236,8 +236,8 @@ def unpool(x: Tensor, g: Tensor, size: int) -> Tensor:
     """g at the largest value of every window of x, zero elsewhere."""
     whole = all(n % size == 0 for n in x.shape[-2:])
     out = torch.empty_like(x) if whole else torch.zeros_like(x)
-    _unpool[(triton.cdiv(g.numel(), PLACES),)](
-        x, g, out, g.numel(), *x.shape[-2:], size, True, PLACES
+    _unpool[(triton.cdiv(g.numel(), PLACES_PER_BLOCK),)](
+        x, g, out, g.numel(), *x.shape[-2:], size, True, PLACES_PER_BLOCK
     )
     return out
 
@@ -245,8 +245,8 @@ def unpool(x: Tensor, g: Tensor, size: int) -> Tensor:
 def pick(x: Tensor, v: Tensor, size: int) -> Tensor:
     """v where every window of x is largest."""
     out = x.new_empty(*x.shape[:-2], x.shape[-2] // size, x.shape[-1] // size)
-    _unpool[(triton.cdiv(out.numel(), PLACES),)](
-        x, v, out, out.numel(), *x.shape[-2:], size, False, PLACES
+    _unpool[(triton.cdiv(out.numel(), PLACES_PER_BLOCK),)](
+        x, v, out, out.numel(), *x.shape[-2:], size, False, PLACES_PER_BLOCK
     )
     return out
 
@@ -267,7 +267,7 @@ def _tile(columns: int, depth: int, rows: int, precision: str) -> Tile:
         return Tile(64, 32, 128, 2, 3) if precision == "tf32" else Tile(64, 64, 128, 4, 2)
     if width <= 32:
         return Tile(64, 128, width, 4, 2) if 64 < depth <= 128 else Tile(64, 32, width, 2, 3)
-    if rows < 64 * BUSY // 2:
+    if rows < 64 * BLOCKS_TO_FILL_GPU // 2:
         return Tile(32, 64, width, 4, 2)
     return Tile(128, 32, width, 4, 3) if precision == "tf32" else Tile(64, 64, width, 4, 2)
 
@@ -277,14 +277,14 @@ def _weights_tile(rows: int, columns: int, depth: int, clients: int, precision: 
     if rows <= 16:
         return Tile(16, 64, 128 if columns >= 128 else width, 4, 3)
     if width <= 32:
-        tf32 = precision == "tf32"
-        return Tile(32, 64, width, 4, 2, MANY) if tf32 else Tile(32, 32, width, 2, 3, MANY)
+        rows, depth, warps, stages = (32, 64, 4, 2) if precision == "tf32" else (32, 32, 2, 3)
+        return Tile(rows, depth, width, warps, stages, SMALL_BLOCKS_TO_FILL_GPU)
     if clients == 1:
         return Tile(32, 32, width, 2, 3)
     if precision == "tf32":
         return Tile(64, 32, width, 4, 3)
-    long = depth >= 4096 or clients * triton.cdiv(rows, 64) >= 2 * BUSY
-    return Tile(64, 32, width, 4, 3, 2 * BUSY) if long else Tile(64, 64, width, 4, 2)
+    long = depth >= 4096 or clients * triton.cdiv(rows, 64) >= 2 * BLOCKS_TO_FILL_GPU
+    return Tile(64, 32, width, 4, 3, 2 * BLOCKS_TO_FILL_GPU) if long else Tile(64, 64, width, 4, 2)
 
 
 def _width(columns: int) -> int:
