@@ -43,12 +43,12 @@ class Participation(Checked):
 
     @classmethod
     def of(cls, value: Any) -> Self:
+        if value is None or value == "full":
+            return cls("full")
         if isinstance(value, int | float) and not isinstance(value, bool):
             return cls("fixed", value)
         if isinstance(value, str):
             kind, colon, rate = value.partition(":")
-            if value == "full":
-                return cls("full")
             return cls(kind if colon else "fixed", float(rate if colon else value))  # type: ignore[arg-type]
         made = super().of(value)
         # A rate that was set later than `full` is meant.
@@ -92,6 +92,8 @@ class Stragglers(Checked):
 
     @classmethod
     def of(cls, value: Any) -> Self:
+        if value is None:
+            return cls()
         if isinstance(value, int) and not isinstance(value, bool):
             return cls(value)
         if isinstance(value, Mapping) and value.get("periods", ()) is None:
@@ -118,7 +120,7 @@ class Stragglers(Checked):
             return "." * period + "LB"
         return "T" + "." * (period - 1) + ("UB" if cycle == "code" else "U")
 
-    def of(self, clients: Sequence[int]) -> dict[int, int]:
+    def missing_periods(self, clients: Sequence[int]) -> dict[int, int]:
         """Client -> missing period."""
         periods = self.periods or tuple(range(1, self.count + 1))
         if len(periods) > len(clients):
@@ -177,7 +179,7 @@ def make(
             raise UserError("choose stragglers or clock, not both")
         return _clocked(clients, rounds, seed, participation, clock, asynchronous)
     stragglers = stragglers or Stragglers()
-    slow = stragglers.of(clients)
+    slow = stragglers.missing_periods(clients)
     if slow and not asynchronous and stragglers.cycle in ("code", "paper"):
         raise UserError(
             f"stragglers.cycle '{stragglers.cycle}' delivers late work but this method does not "

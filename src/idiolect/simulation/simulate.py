@@ -59,7 +59,7 @@ def simulate(
     *,
     rounds: int | None = None,
     seed: int = 0,
-    participation: Participation | float | str | Mapping[str, Any] = "full",
+    participation: Participation | float | str | Mapping[str, Any] = 1.0,
     stragglers: Stragglers | int | Mapping[str, Any] = 0,
     clock: Clock | bool | Mapping[str, Any] | None = None,
     schedule: str | Path | Sequence[Any] | None = None,
