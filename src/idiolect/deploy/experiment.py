@@ -12,7 +12,8 @@ from idiolect import models
 from idiolect.core import files
 from idiolect.deploy.dispatch import Post, Terms
 from idiolect.deploy.server import Hub
-from idiolect.runs import execute as runs
+from idiolect.runs.directory import read_config
+from idiolect.runs.execute import execute
 
 log = logging.getLogger("idiolect.server")
 
@@ -58,12 +59,12 @@ def _conduct(run: Path, post: Post) -> dict[str, Any]:
     folder = run / FOLDER
     config = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     if (run / "config.yaml").exists():
-        config = runs.read_config(run)
+        config = read_config(run)
     hub = Hub(config, read_terms(run), post, folder / JOURNAL)
     hub.gather()
     assert hub.shape is not None
     config["model"].setdefault("name", models.default_model(hub.shape))
-    done = runs.execute(config, run, resume=(run / "config.yaml").exists(), build=hub.open)
+    done = execute(config, run, resume=(run / "config.yaml").exists(), build=hub.open)
     log.info("done: %s", dict(hub.ledger.counts))
     return done
 

@@ -17,8 +17,8 @@ from idiolect.deploy import credentials, experiment, processes
 from idiolect.deploy.processes import Family
 from idiolect.deploy.proxy import open_door
 from idiolect.errors import UserError
-from idiolect.runs import execute as runs
-from idiolect.runs.guard import Interrupted
+from idiolect.runs.directory import read_events
+from idiolect.runs.interruption import Interrupted
 
 
 def serve(run: Path, keys: Path | None, host: str, port: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _watch(run: Path, family: Family) -> None:
     shown = -1
     try:
         while True:
-            for event in runs.read_events(run):
+            for event in read_events(run):
                 if event["round"] > shown:
                     shown = event["round"]
                     print(_line(event), file=sys.stderr, flush=True)

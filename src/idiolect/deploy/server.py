@@ -30,9 +30,9 @@ from idiolect.deploy.registry import Seat, Task
 from idiolect.deploy.scores import Scores, side_by_side
 from idiolect.engine import select
 from idiolect.errors import UserError
-from idiolect.simulation.starting_weights import check_complete, load_init
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.schedule import Participation
+from idiolect.simulation.starting_weights import check_complete, load_init
 
 log = logging.getLogger("idiolect.server")
 

@@ -1,67 +1,17 @@
-"""What surrounds a run: a writable place, one writer, full disks and requests to stop."""
+"""Ctrl-C and SIGTERM: a run ends after its round, with everything saved."""
 
-import errno
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from idiolect.engine.ranks import Ranks
-from idiolect.errors import UserError
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
 class Interrupted(Exception):
     """Stopped on request, with everything saved; the message says how to go on."""
-
-
-def check_writable(out: Path) -> None:
-    """Say so before the work rather than after it."""
-    place = out
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {out}: {place} is not a writable directory")
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """One process per run. The system drops the lock when a process dies, however it dies."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        file = (out / ".lock").open("a", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}") from None
-    with file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no advisory locks on this system
-            pass
-        except OSError as error:
-            # Any other errno: a file system without locks.
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise UserError(f"another process is writing {out}; wait for it to end") from None
-        yield
-
-
-@contextmanager
-def disk_errors(out: Path) -> Iterator[None]:
-    """A full or failing disk is one line; the last checkpoint is never touched by it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        raise UserError(
-            f"cannot write to {out}: {os.strerror(error.errno)}; free some space, then "
-            f"`idiolect resume {out}` continues from the last checkpoint"
-        ) from None
 
 
 class Stop:

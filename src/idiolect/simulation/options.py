@@ -53,7 +53,7 @@ class SimulationOptions(Checked):
     )
 
     def __post_init__(self) -> None:
-        if getattr(self, "clock") is False:  # YAML for "no clock"
+        if vars(self)["clock"] is False:  # YAML for "no clock"
             object.__setattr__(self, "clock", None)
         super().__post_init__()
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):

@@ -87,7 +87,9 @@ class Stragglers(Checked):
     takes: ClassVar[str] = "a number of clients or a section with keys"
 
     count: int = hyper(0, "number of stragglers: clients 0, 1, …", min=0, needs="periods=()")
-    cycle: Literal["auto", "code", "paper", "discard"] = hyper("auto", "what a straggler's rounds are")
+    cycle: Literal["auto", "code", "paper", "discard"] = hyper(
+        "auto", "what a straggler's rounds are"
+    )
     periods: tuple[int, ...] = hyper((), "missing period of client 0, 1, …; 0 is on time", min=0)
 
     @classmethod
