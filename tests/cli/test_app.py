@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from idiolect import methods, models, report
 from idiolect.cli.app import app
-from idiolect.runs import execute as runs
+from idiolect.runs import directory
 from idiolect.simulation.side_by_side import Sweep
 from idiolect.simulation.simulation import Simulation
 
@@ -148,7 +148,7 @@ def test_compare_reports_and_skips_what_is_done() -> None:
     assert "gain over local" in result.stdout and "report.html" in result.stdout
     for name in ("compare.csv", "compare.md", "report.html", "fedavg-seed1/summary.json"):
         assert (Path("c") / name).exists()
-    assert runs.read_config(Path("c/fedavg-seed0"))["method"]["epochs"] == 2
+    assert directory.read_config(Path("c/fedavg-seed0"))["method"]["epochs"] == 2
     again = call(*words, "--set", "fedavg.epochs=2", "--json")
     assert again.stderr.count("already finished") == 4
     assert [row["method"] for row in json.loads(again.stdout)] == ["local", "fedavg"]
@@ -167,9 +167,9 @@ def test_a_sweep_has_a_run_and_a_row_for_every_point() -> None:
     assert labels == ["fedavg epochs=1", "fedavg epochs=2", *(f"fedprox {p}" for p in points)]
     assert all(row["seeds"] == [0, 1] for row in json.loads(result.stdout))
     assert "| fedprox lr=0.05 epochs=2 mu=1.0 |" in Path("s/compare.md").read_text()
-    method = runs.read_config(Path("s/fedprox-lr0.05-mu1.0-epochs2-seed1"))["method"]
+    method = directory.read_config(Path("s/fedprox-lr0.05-mu1.0-epochs2-seed1"))["method"]
     assert (method["lr"], method["mu"], method["epochs"]) == (0.05, 1.0, 2)
-    assert runs.read_config(Path("s/fedavg-epochs2-seed0"))["method"]["lr"] == 0.1
+    assert directory.read_config(Path("s/fedavg-epochs2-seed0"))["method"]["lr"] == 0.1
     assert "fedprox lr 0.01,0.05 mu 0.1,1.0 seed 0,1" in result.stderr  # four points in a stack
     again = call(*words, "--set", "fedavg.lr=0.1")
     assert again.stderr.count("already finished") == 20
@@ -220,7 +220,7 @@ def test_killed_and_resumed_equals_left_alone(tmp_path: Path) -> None:
     words += ["checkpoint_every=2", "--set", "method.epochs=1", "--participation", "0.5"]
     program = [sys.executable, "-m", "idiolect", *words, "--out", "killed"]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and len(runs.read_events(Path("killed"))) < 4:
+    while process.poll() is None and len(directory.read_events(Path("killed"))) < 4:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -255,7 +255,7 @@ def test_schedule_and_config_file() -> None:
     Path("mine.yaml").write_text("rounds: 2\nsplit: {name: iid, clients: 4}\nmodel: linear\n")
     result = call("run", "fedavg", "--config", "mine.yaml", "--schedule", "who.json", "--out", "s")
     assert result.exit_code == 0, result.output
-    assert [event["started"] for event in runs.read_events(Path("s"))] == [[], [0, 1], [2, 3]]
+    assert [event["started"] for event in directory.read_events(Path("s"))] == [[], [0, 1], [2, 3]]
     Path("who.json").write_text("[[0, 1], [2, 1]]")
     Path("s/summary.json").unlink()
     changed = call("resume", "s")

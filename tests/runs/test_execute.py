@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from idiolect import report
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint, history
+from idiolect.runs import checkpoint, directory, history
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import FakeSimulation, N, build, resolved
 
@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 def essence(out: Path) -> dict[str, Any]:
     """What must not depend on how often a run was stopped."""
     summary = json.loads((out / "summary.json").read_text())
-    events = runs.read_events(out)
+    events = directory.read_events(out)
     for event in events:
         del event["time"]
     log = history.ClientLog(out)
@@ -64,14 +64,14 @@ def killed_run(out: Path, at: int, **changes: Any) -> None:
 
 
 def test_directory_holds_what_the_page_says(whole: Path) -> None:
-    for name in runs.NAMES:
+    for name in directory.FILES:
         assert (whole / name).exists() or name == "models", name
     summary = json.loads((whole / "summary.json").read_text())
     assert summary["rounds"] == 12 and summary["seed"] == 0 and summary["method"] == "fedavg"
     assert set(summary["accuracy"]) == {"best", "last", "last10"}
     assert {"mean", "pooled", "std", "p10", "worst"} <= set(summary["accuracy"]["best"])
     assert summary["bytes_up"] == 12 * 300 and summary["samples_per_second"] > 0
-    assert [event["round"] for event in runs.read_events(whole)] == list(range(13))
+    assert [event["round"] for event in directory.read_events(whole)] == list(range(13))
     assert "aggregation_weight/round_0003" in load_file(whole / "matrices.safetensors")
     env = json.loads((whole / "env.json").read_text())
     assert env["packages"]["torch"] and env["command"]
@@ -102,7 +102,7 @@ def start(out: Path, rounds: int, pause: float, *more: str) -> "subprocess.Popen
 
 def wait_for(out: Path, rounds: int) -> None:
     for _ in range(3000):  # a busy machine takes long to start
-        if len(runs.read_events(out)) > rounds:
+        if len(directory.read_events(out)) > rounds:
             return
         time.sleep(0.02)
     raise AssertionError("the run never got there")
@@ -128,7 +128,7 @@ def test_signals_end_the_round_and_save(tmp_path: Path, whole: Path, number: int
     _, said = process.communicate()
     assert process.returncode == 130
     assert f"continue with: idiolect resume {out}" in said and "Traceback" not in said
-    done = runs.read_events(out)[-1]["round"]
+    done = directory.read_events(out)[-1]["round"]
     assert checkpoint.rounds(out / "checkpoint")[0] == done
     runs.execute(resolved(), out, resume=True, build=build)
     assert essence(out) == essence(whole)

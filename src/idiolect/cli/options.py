@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -60,10 +61,11 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def about(name: str) -> str:
+def about(name: str, kind: type[Checked] = RunConfig) -> str:
     """A setting in words: what it means, and which words it may be."""
-    text = str(RunConfig.__dataclass_fields__[name].metadata["doc"])
-    words = choices(hints(RunConfig)[name])
+    known = {one.name: one for one in fields(kind)}[name]
+    text = str(known.metadata["doc"])
+    words = choices(hints(kind)[name])
     return f"{text}: {', '.join(words[:-1])} or {words[-1]}" if words else text
 
 
@@ -94,9 +96,9 @@ OPTIONS.insert(OPTIONS.index("split") + 1, "clients")
 
 
 def _parameter(name: str) -> inspect.Parameter:
-    kind = int if name == "clients" else option_type(name)
+    kind: Any = int if name == "clients" else option_type(name)
     text = CLIENTS if name == "clients" else _help(name)
-    annotation = Annotated[kind | None, typer.Option(help=text)]  # type: ignore[operator]
+    annotation = Annotated[kind | None, typer.Option(help=text)]
     return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)
 
 

@@ -36,10 +36,10 @@ class SimulationOptions(Checked):
         None, "recorded participation: a JSON file, or a run's events.jsonl"
     )
     engine: Literal["stacked", "loop"] = hyper(
-        "stacked", "how clients compute, at once or one by one as a reference"
+        "stacked", "all clients at once, or one by one as a reference"
     )
-    device: str = hyper("auto", "where they compute: auto, cpu or cuda")
-    dtype: Literal["float32", "float64", "tf32"] = hyper("float32", "numbers, tf32 on a GPU")
+    device: str = hyper("auto", "where clients compute: auto, cpu or cuda")
+    dtype: Literal["float32", "float64", "tf32"] = hyper("float32", "precision (tf32 needs a GPU)")
     keep: Literal["auto", "device", "host", "disk"] = hyper(
         "auto", "where clients' data and state wait"
     )
@@ -49,7 +49,7 @@ class SimulationOptions(Checked):
         None, "starting weights: a safetensors file, or a folder as exported"
     )
     save_models: Literal["every", "last", "best"] | None = hyper(
-        None, "rounds whose models are kept"
+        None, "rounds whose models are exported"
     )
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ class Participation(Checked):
     takes: ClassVar[str] = "a rate in (0, 1], binomial:RATE or full"
 
     kind: Literal["full", "fixed", "binomial"] = hyper(
-        "fixed", "all clients, a fixed number of them, or each with the same chance"
+        "fixed", "all clients, a fixed number of them, or each with a chance"
     )
     rate: float = hyper(1.0, "share of the clients, or the chance of each", above=0, max=1)
 
