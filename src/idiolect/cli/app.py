@@ -27,9 +27,16 @@ class _Commands(TyperGroup):
     one line and 1."""
 
     def invoke(self, ctx: Any) -> Any:
-        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+        said: set[str] = set()
+
+        def show(message: Warning | str, *_: Any, **__: Any) -> None:
+            if str(message) not in said:  # runs of a comparison share most of their settings
+                said.add(str(message))
+                print(f"warning: {message}", file=sys.stderr)
+
         try:
-            with _joined():
+            with warnings.catch_warnings(), _joined():
+                warnings.showwarning = show
                 return super().invoke(ctx)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)

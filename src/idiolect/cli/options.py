@@ -61,7 +61,7 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def about(name: str, kind: type[Checked] = RunConfig) -> str:
+def about(name: str, kind: Any = RunConfig) -> str:
     """A setting in words: what it means, and which words it may be."""
     known = {one.name: one for one in fields(kind)}[name]
     text = str(known.metadata["doc"])
