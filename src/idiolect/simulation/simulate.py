@@ -103,7 +103,10 @@ def prepare(
 ) -> Simulation:
     """The simulation that these options describe: files are read, and settings that change nothing
     are warned of. `simulate()` and the command line both come here."""
-    for line in (*method.without_effect(), *_epochs_unused(method), *options.without_effect()):
+    unused = method.without_effect() + options.without_effect()
+    if not any(line.startswith("method.epochs ") for line in unused):
+        unused += _epochs_unused(method)
+    for line in unused:
         warnings.warn(line, stacklevel=2)
     init, schedule = options.init, options.schedule
     if isinstance(init, Path):
@@ -134,13 +137,10 @@ def prepare(
 
 def _epochs_unused(method: Method) -> list[str]:
     """Epochs that were chosen though a number of steps decides."""
-    known = {one.name: one.default for one in fields(method)}
-    if not {"epochs", "steps"} <= set(known):
-        return []
-    epochs, steps = getattr(method, "epochs"), getattr(method, "steps")  # noqa: B009
-    if not steps or epochs == known["epochs"]:
-        return []
-    return [f"method.epochs has no effect while method.steps is {steps}"]
+    default = {one.name: one.default for one in fields(method)}.get("epochs")
+    epochs, steps = getattr(method, "epochs", default), getattr(method, "steps", 0)
+    unused = steps and epochs != default
+    return [f"method.epochs has no effect while method.steps is {steps}"] if unused else []
 
 
 def _run(
