@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.deploy import processes, superlink
-from idiolect.runs import execute as runs
+from idiolect.runs import directory
 
 CLIENTS, ROUNDS, WIDTHS = 3, 5, (64, 40_000, 150_000)
 PLAIN = """
@@ -145,7 +145,7 @@ def ours(folder: str, widths: Sequence[int], kind: str) -> dict[int, list[float]
             for process in reversed(running):
                 process.terminate()
                 process.wait()
-        events = [e for e in runs.read_events(run) if e["round"] > 0]
+        events = [e for e in directory.read_events(run) if e["round"] > 0]
         found[bytes_of(width)] = [e["seconds"] - e["seconds_eval"] for e in events]
     return found
 

@@ -1,6 +1,6 @@
 """`python -m idiolect`."""
 
-from idiolect.cli.app import app
+from idiolect.cli.app import main
 
 if __name__ == "__main__":
-    app(prog_name="idiolect")
+    main()

@@ -139,9 +139,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    from idiolect.runs import execute as runs
+    from idiolect.runs import directory
 
-    return runs.read_events(run)
+    return directory.read_events(run)
 
 
 def journal(run: Path, what: str | None = None) -> list[dict[str, Any]]:

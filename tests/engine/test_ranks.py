@@ -20,7 +20,7 @@ from torch import Tensor
 from idiolect.core.tree import Tree
 from idiolect.engine.ranks import CPU, Ranks, _gather, _layout, by_itself, gpu_of_this_rank, joined
 from idiolect.errors import UserError
-from idiolect.runs import build, checkpoint, history
+from idiolect.runs import build, checkpoint, directory, history
 from idiolect.runs import execute as runs
 from tests.engine.ranks_program import CASES, OTHERS, resolved, solve, write_runs
 
@@ -114,7 +114,7 @@ def test_two_ranks_write_the_directory_of_one(name: str, one: Path, two: Path) -
     assert files(ours) == files(theirs)
     assert (ours / "config.yaml").read_text() == (theirs / "config.yaml").read_text()
     same(summary(ours), summary(theirs))
-    for a, b in zip(runs.read_events(ours), runs.read_events(theirs), strict=True):
+    for a, b in zip(directory.read_events(ours), directory.read_events(theirs), strict=True):
         same(timeless(a), timeless(b))
     table, expected = clients(ours), clients(theirs)
     assert list(table) == list(expected)
@@ -183,7 +183,7 @@ def test_a_mistake_is_said_once(tmp_path: Path) -> None:
 BREAKS = """
 import sys, os, signal
 from idiolect.engine.ranks import CPU, joined
-from idiolect.runs.guard import stop_requests
+from idiolect.runs.interruption import stop_requests
 with joined() as ranks, stop_requests():
     if ranks.rank == 1:
         {how}
@@ -215,13 +215,13 @@ def test_a_stop_request_to_one_rank_stops_all_with_everything_saved(tmp_path: Pa
     process = subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while len(runs.read_events(out)) < 3:
+    while len(directory.read_events(out)) < 3:
         assert process.poll() is None
         time.sleep(0.05)
     mine = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(mine[-1]), signal.SIGINT)
     _, said = process.communicate(timeout=100)
-    done = runs.read_events(out)[-1]["round"]
+    done = directory.read_events(out)[-1]["round"]
     assert process.returncode != 0 and said.count(f"stopped after round {done} of 2000") == 1
     assert checkpoint.rounds(out / "checkpoint")[0] == done
 

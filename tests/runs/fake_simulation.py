@@ -15,6 +15,7 @@ from torch import Tensor
 
 from idiolect.runs import config as settings
 from idiolect.runs import execute as runs
+from idiolect.runs.interruption import Interrupted
 
 N = 6
 
@@ -116,6 +117,6 @@ if __name__ == "__main__":
             resume=bool(more),
             build=lambda config: FakeSimulation(config["rounds"], float(pause)),
         )
-    except runs.Interrupted as stopped:
+    except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(130)

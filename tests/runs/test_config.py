@@ -19,7 +19,7 @@ def test_defaults_are_complete_and_survive_yaml(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(config.dump(made))
     again = config.read_yaml(tmp_path / "config.yaml")
     assert again == made and config.digest(again) == config.digest(made)
-    assert config.check(again) == made
+    assert config.complete(again) == made
 
 
 def test_where_clients_are_kept_is_no_part_of_a_run() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from idiolect import methods
 from idiolect.errors import UserError
+from idiolect.simulation.options import SimulationOptions
 from idiolect.simulation.schedule import (
     Clock,
     Participation,
@@ -110,12 +111,15 @@ def test_only_seen_clients_are_asked() -> None:
 
 @pytest.mark.parametrize("rate", [0, -0.1, 1.5, float("nan")])
 def test_bad_rate(rate: float) -> None:
-    with pytest.raises(UserError, match="participation must be above 0 and at most 1"):
+    match = r"participation\.rate must be (above 0 and at most 1|a number)"
+    with pytest.raises(UserError, match=match):
         Participation("fixed", rate)
 
 
 def test_bad_kind() -> None:
-    with pytest.raises(UserError, match="full, fixed or binomial, not 'some'"):
+    with pytest.raises(
+        UserError, match=r"unknown participation\.kind 'some'.*binomial, fixed, full"
+    ):
         Participation("some")  # type: ignore[arg-type]
 
 
@@ -194,11 +198,11 @@ def test_stragglers_are_the_first_of_those_who_take_part() -> None:
 def test_bad_stragglers() -> None:
     with pytest.raises(UserError, match="11 stragglers but only 10 clients"):
         schedule(3, stragglers=Stragglers(count=11))
-    with pytest.raises(UserError, match="must not be negative"):
+    with pytest.raises(UserError, match=r"stragglers\.count must be at least 0, got -1"):
         Stragglers(count=-1)
-    with pytest.raises(UserError, match="must not be negative"):
+    with pytest.raises(UserError, match=r"stragglers\.periods must be at least 0, got -2"):
         Stragglers(periods=(1, -2))
-    with pytest.raises(UserError, match="auto, code, paper or discard"):
+    with pytest.raises(UserError, match=r"unknown stragglers\.cycle 'late'.*auto, code, discard"):
         Stragglers(cycle="late")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="stragglers or clock, not both"):
         schedule(3, stragglers=Stragglers(count=1), clock=Clock())
@@ -271,8 +275,42 @@ def test_clock_drops_late_work_of_synchronous_methods() -> None:
 
 def test_bad_clock() -> None:
     for bad in ({"window": 0}, {"arrivals": -1}, {"spread": -1}, {"jitter": -1}):
-        with pytest.raises(UserError, match=r"clock\.window must be positive"):
+        with pytest.raises(
+            UserError, match=rf"clock\.{next(iter(bad))} must be (above|at least) 0"
+        ):
             Clock(**bad)
+
+
+# --- short forms ---
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        (0.5, Participation("fixed", 0.5)),
+        ("0.5", Participation("fixed", 0.5)),
+        (np.float32(0.5), Participation("fixed", 0.5)),
+        ("binomial:0.25", Participation("binomial", 0.25)),
+        ("full", Participation("full")),
+        ({"kind": "full", "rate": 0.5}, Participation("fixed", 0.5)),
+    ],
+)
+def test_participation_forms(text: Any, made: Participation) -> None:
+    assert SimulationOptions(participation=text).participation == made
+    assert SimulationOptions(participation=str(made)).participation.rate == made.rate
+
+
+def test_straggler_and_clock_forms() -> None:
+    assert SimulationOptions(stragglers=np.int64(3)).stragglers == Stragglers(3)  # type: ignore[arg-type]
+    assert Stragglers.of({"periods": [1, 2]}) == Stragglers(periods=(1, 2))
+    assert Stragglers(periods=(1, 2)).as_dict()["periods"] == [1, 2]
+    assert "periods" not in Stragglers(2).as_dict()
+    for value, made in ((True, Clock()), (False, None), ({"window": 2}, Clock(2.0))):
+        assert SimulationOptions(clock=value).clock == made  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"clock must be a section such as clock\.window=1\.0"):
+        SimulationOptions(clock=5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="did you mean 'window'"):
+        Clock.of({"windw": 1})
 
 
 # --- recorded schedules ---

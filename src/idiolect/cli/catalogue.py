@@ -1,11 +1,16 @@
-"""What there is: methods, datasets, splits, models and recipes, as plain values for list."""
+"""`idiolect list`: methods, datasets, splits, models and recipes, with their options."""
 
-import dataclasses
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
+
+from idiolect.cli import screen
+from idiolect.cli.options import Json, examples
+from idiolect.core.fields import describe
+from idiolect.errors import did_you_mean
 
 Entry = dict[str, Any]
 
@@ -24,15 +29,7 @@ def methods() -> list[Entry]:
             "traffic": cls.traffic,
             "asynchronous": cls.asynchronous,
             "rounds_default": cls.rounds_default,
-            "options": [
-                {
-                    "name": field.name,
-                    "type": str(field.type),
-                    "default": _default(field),
-                    "doc": field.metadata.get("doc", ""),
-                }
-                for field in dataclasses.fields(cls)
-            ],
+            "options": describe(cls),
         }
         for name, cls in REGISTRY.items()
     ]
@@ -85,9 +82,18 @@ def _first_sentence(cls: type) -> str:
     return " ".join(paragraph.split())
 
 
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None
+def register(app: typer.Typer) -> None:
+    """Add `list` to the command line."""
+    app.command("list", epilog=examples("idiolect list methods", "idiolect list splits --json"))(
+        list_
+    )
+
+
+def list_(
+    kind: Annotated[str, typer.Argument(help="methods, datasets, splits, models or recipes.")],
+    as_json: Json = False,
+) -> None:
+    """What there is to choose from, with every option."""
+    if kind not in KINDS:
+        raise did_you_mean(kind, KINDS, "list")
+    screen.print_entries(kind, KINDS[kind](), as_json)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from idiolect.cli import screen
-from idiolect.cli.options import Clients, Json, Seed, Set, Split, examples, flags_of
+from idiolect.cli.options import Json, Set, examples, flags_of, with_settings
 
 data_app = typer.Typer(
     help="Datasets: what there is, where it lies, how a split looks.", no_args_is_help=True
@@ -39,23 +39,27 @@ def data_get(
     "inspect",
     epilog=examples("idiolect data inspect mnist --split classes --clients 10 --set split.k=6"),
 )
+@with_settings("split", "clients", "seed")
 def data_inspect(
     name: Annotated[str, typer.Argument(help="Dataset (idiolect data list).")] = "digits",
-    split: Split = None,
-    clients: Clients = None,
-    seed: Seed = None,
     set_: Set = None,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """How a split looks: samples and classes of every client."""
     from idiolect.data.build import describe
     from idiolect.runs import build
     from idiolect.runs import config as settings
 
-    flags = flags_of({"data": name, "split": split, "clients": clients, "seed": seed})
+    flags = flags_of({"data": name, **given})
     config = settings.resolve(None, {**flags, "method": {"name": "local"}}, set_ or ())
     about = describe(build.load_federation(config))
     if as_json:
         screen.print_json(about)
     else:
         screen.print_federation(about)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands to the command line."""
+    app.add_typer(data_app, name="data")

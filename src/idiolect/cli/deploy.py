@@ -10,21 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from idiolect.cli.options import (
-    Dtype,
-    EvalEvery,
-    File,
-    Init,
-    Json,
-    Model,
-    Out,
-    Participation,
-    Rounds,
-    Seed,
-    Set,
-    examples,
-    flags_of,
-)
+from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.errors import UserError
 
 KeysFolder = Annotated[
@@ -35,12 +21,10 @@ Insecure = Annotated[
 ]
 
 
+@with_settings("model", "rounds", "seed", "participation", "dtype", "eval_every", "init")
 def server(
     method: Annotated[str | None, typer.Argument(help="Method (idiolect list methods).")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients, ids 0 to N-1.")] = None,
-    model: Model = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
     out: Out = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Continue a run after a stop or crash.")
@@ -58,13 +42,10 @@ def server(
     patience: Annotated[
         float, typer.Option(help="Seconds without enough clients until the server gives up.")
     ] = 3600.0,
-    participation: Participation = None,
-    dtype: Dtype = None,
-    eval_every: EvalEvery = None,
-    init: Init = None,
     config: File = None,
     set_: Set = None,
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Run one method over real sites; the run directory is that of `idiolect run`."""
     from idiolect.deploy import processes
@@ -85,16 +66,7 @@ def server(
     if resume is not None:
         run = _resumed(resume, method)
     else:
-        settings = {
-            "model": model,
-            "rounds": rounds,
-            "seed": seed,
-            "participation": participation,
-            "dtype": dtype,
-            "eval_every": eval_every,
-            "init": init,
-        }
-        run = _planned(method, clients, settings, wanted, config, set_ or [], out)
+        run = _planned(method, clients, given, wanted, config, set_ or [], out)
     summary = run_server(run, keys, host, port)
     if as_json:
         from idiolect.cli import screen
@@ -131,8 +103,9 @@ def _planned(
         config["model"] = {}  # chosen once the sites have said what a sample looks like
     # The sites bring the data: nothing about it is decided here.
     config |= {"data": {"name": "sites"}, "split": {"name": "sites", "clients": clients}}
-    config |= {"stragglers": {"count": 0, "cycle": "auto"}, "clock": None, "schedule": None}
-    config |= {"engine": "loop", "save_models": None}
+    defaults = settings.RunConfig().as_dict()
+    config |= {k: defaults[k] for k in ("stragglers", "clock", "schedule", "save_models")}
+    config["engine"] = "loop"
     run = out or Path("runs") / f"{method}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
         raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")

@@ -1,62 +1,27 @@
-"""The options that commands share, with their help."""
+"""Command-line options: those of settings are made from `RunConfig`, the others are listed here."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-Data = Annotated[
-    str | None, typer.Option(help="Dataset (idiolect list datasets). Default: digits.")
-]
-Split = Annotated[
-    str | None, typer.Option(help="How it is split over clients. Default: dirichlet.")
-]
-Clients = Annotated[int | None, typer.Option(help="Number of clients. Default: 20.")]
-Model = Annotated[
-    str | None, typer.Option(help="Network, or your own module:Class. Default: by dataset.")
-]
-Rounds = Annotated[int | None, typer.Option(help="Rounds. Default: as the method's paper.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of split, model and training. Default: 0.")]
+from idiolect.core.fields import Checked, choices, default_of, hints, members
+from idiolect.runs.config import SECTIONS, SETTINGS, RunConfig
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory to write.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, e.g. method.lr=0.05 or split.alpha=0.1; repeatable."),
 ]
-Sweep = Annotated[
-    list[str] | None,
-    typer.Option(help="Values of a hyperparameter, e.g. mu=0.01,0.1; several make a grid."),
-]
 File = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.")]
-Participation = Annotated[
-    str | None,
-    typer.Option(help="Clients per round: a rate, binomial:RATE or full. Default: full."),
-]
-Stragglers = Annotated[int | None, typer.Option(help="Clients that miss rounds. Default: 0.")]
-Schedule = Annotated[Path | None, typer.Option(help="Recorded participation list (JSON).")]
-Init = Annotated[
-    Path | None, typer.Option(help="Starting weights: a safetensors file or an exported folder.")
-]
-SaveModels = Annotated[str | None, typer.Option(help="Export models: every, last or best round.")]
-Engine = Annotated[
-    str | None, typer.Option(help="stacked (fast) or loop (reference). Default: stacked.")
-]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")]
-Dtype = Annotated[
-    str | None, typer.Option(help="float32, float64 or tf32 (on a GPU). Default: float32.")
-]
-Keep = Annotated[
-    str | None,
-    typer.Option(help="Clients' data and state: auto, device, host or disk. Default: auto."),
-]
-EvalEvery = Annotated[int | None, typer.Option(help="Evaluate every n rounds. Default: 1.")]
-Protocol = Annotated[
-    str | None, typer.Option(help="Whose number: default, spfl, plga, feddwa, pflego or fedas.")
-]
-CheckpointEvery = Annotated[
-    int | None, typer.Option(help="Checkpoint every n rounds. Default: 10.")
-]
+Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+CLIENTS = "Number of clients. Default: 20."  # a shorter way to say split.clients
 
 
 def examples(*lines: str) -> str:
@@ -64,16 +29,84 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *lines])
 
 
+def with_settings(*names: str) -> Callable[[Command], Command]:
+    """Give a command the options of these settings, of all if none is named. The command gets them
+    as its `**given`, None where an option was not given; `flags_of` makes a config of them."""
+
+    def add(command: Command) -> Command:
+        written = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
+        made = [_parameter(name) for name in names or OPTIONS]
+        arguments = [one for one in written if isinstance(_about(one), typer.models.ArgumentInfo)]
+        rest = [one for one in written if one not in arguments]
+        parameters = [one.replace(kind=KEYWORD) for one in (*arguments, *made, *rest)]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return add
+
+
 def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Command options as config sections; what was not given is left out."""
-    flags = {key: value for key, value in given.items() if value is not None}
-    made: dict[str, Any] = {}
-    for section in ("data", "split", "model"):
-        if section in flags:
-            made[section] = {"name": flags.pop(section)}
-    if "clients" in flags:
-        made.setdefault("split", {})["clients"] = flags.pop("clients")
-    for name in ("schedule", "init"):
-        if name in flags:
-            flags[name] = str(flags[name])
-    return {**flags, **made}
+    """Options as a layer of settings; what was not given is left out."""
+    flags: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name == "clients":
+            flags.setdefault("split", {})["clients"] = value
+        elif name in SECTIONS:
+            flags.setdefault(name, {})["name"] = value
+        else:
+            flags[name] = value
+    return flags
+
+
+def about(name: str, kind: Any = RunConfig) -> str:
+    """A setting in words: what it means, and which words it may be."""
+    known = {one.name: one for one in fields(kind)}[name]
+    text = str(known.metadata["doc"])
+    words = choices(hints(kind)[name])
+    return f"{text}: {', '.join(words[:-1])} or {words[-1]}" if words else text
+
+
+def default_text(name: str) -> str:
+    """Its default in words; nothing where the setting says itself what happens without it."""
+    value = default_of(RunConfig.__dataclass_fields__[name])
+    if isinstance(value, dict):
+        value = value.get("name")
+    return "" if value is None else str(value)
+
+
+def option_type(name: str) -> type | None:
+    """What its option takes; None for a setting that only has keys of its own."""
+    hint = hints(RunConfig)[name]
+    if choices(hint) or hint is dict:
+        return str
+    for kind in members(hint):
+        if isinstance(kind, type) and issubclass(kind, Checked):
+            return kind.short
+        if kind in (bool, int, float, str, Path):
+            return kind
+    return None
+
+
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+OPTIONS = [name for name in SETTINGS if name != "method" and option_type(name)]
+OPTIONS.insert(OPTIONS.index("split") + 1, "clients")
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    kind: Any = int if name == "clients" else option_type(name)
+    text = CLIENTS if name == "clients" else _help(name)
+    annotation = Annotated[kind | None, typer.Option(help=text)]
+    return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)
+
+
+def _help(name: str) -> str:
+    text, default = about(name), default_text(name)
+    return f"{text[0].upper()}{text[1:]}." + (f" Default: {default}." if default else "")
+
+
+def _about(parameter: inspect.Parameter) -> Any:
+    """Typer's description of a parameter, in its annotation."""
+    return next(iter(getattr(parameter.annotation, "__metadata__", ())), None)

@@ -11,15 +11,16 @@ and the check, which runs wherever the object is built: on the command line, fro
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar
-
-import numpy as np
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from idiolect.errors import UserError, did_you_mean
 
@@ -52,11 +53,27 @@ class Checked:
     """Base of everything that is declared with `hyper`: values are checked when it is built."""
 
     section: ClassVar[str] = ""  # of a config: `method` in `method.lr`
+    short: ClassVar[type | None] = None  # type of its one-value form, as `--participation 0.5`
+    takes: ClassVar[str] = "a section with keys"  # what it can be made of, for error messages
 
     def __post_init__(self) -> None:
         for known in fields(self):
             value = checked(type(self), known, getattr(self, known.name))
             object.__setattr__(self, known.name, value)
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """From what a config holds: the object itself, a mapping, or a short form where a subclass
+        has one; TypeError if it is something else."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise TypeError
+        return make(cls, value, cls.section)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its settings as plain values, the way YAML holds them."""
+        return {known.name: plain(getattr(self, known.name)) for known in fields(self)}
 
     def without_effect(self) -> list[str]:
         """One line for every setting that was changed and changes nothing."""
@@ -68,8 +85,13 @@ class Checked:
                 if not met and only in ("", _word(value)):
                     name, other = _path(type(self), known.name), _path(type(self), key)
                     name, when = f"{name}={only}".rstrip("="), "unless" if sign == "=" else "while"
-                    lines.append(f"{name} has no effect {when} {other} is {' or '.join(words)}")
+                    told = f"{when} {other} is {' or '.join(words)}"
+                    if words in (["None"], ["()"]):
+                        told = f"while {other} is given"
+                    lines.append(f"{name} has no effect {told}")
                     break
+            if isinstance(value, Checked):
+                lines += value.without_effect()
         return lines
 
 
@@ -113,11 +135,13 @@ def checked(kind: type, known: dataclasses.Field[Any], value: Any) -> Any:
             raise did_you_mean(value, words, path) from None
         raise UserError(f"{path} must be {type_name(hint)}, got {value!r}") from None
     bounds = known.metadata.get("bounds", {})
-    if bounds and isinstance(value, int | float) and not isinstance(value, bool):
-        least, most = bounds.get("min", -np.inf), bounds.get("max", np.inf)
-        inside = least <= value <= most
-        if not (inside and bounds.get("above", -np.inf) < value < bounds.get("below", np.inf)):
-            raise UserError(f"{path} must be {_range(bounds)}, got {value!r}")
+    least, most = bounds.get("min", -math.inf), bounds.get("max", math.inf)
+    above, below = bounds.get("above", -math.inf), bounds.get("below", math.inf)
+    for number in value if isinstance(value, tuple) else (value,):
+        if not bounds or not isinstance(number, int | float) or isinstance(number, bool):
+            continue
+        if not (least <= number <= most and above < number < below):
+            raise UserError(f"{path} must be {_range(bounds)}, got {number!r}")
     return value
 
 
@@ -162,10 +186,21 @@ def choices(hint: Any) -> list[str]:
     return list(words) if all(isinstance(word, str) for word in words) else []
 
 
+def plain(value: Any) -> Any:
+    """A setting's value as YAML and JSON hold it."""
+    if isinstance(value, Checked):
+        return value.as_dict()
+    if isinstance(value, Path):
+        return str(value)
+    return [plain(one) for one in value] if isinstance(value, tuple) else value
+
+
 def type_name(hint: Any) -> str:
     """A type as people say it."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return " or ".join(type_name(one) for one in typing.get_args(hint))
+    if len(members(hint)) > 1:
+        return " or ".join(type_name(one) for one in members(hint))
+    if isinstance(hint, type) and issubclass(hint, Checked):
+        return hint.takes
     if typing.get_origin(hint) is Literal:
         return " or ".join(repr(one) for one in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
@@ -183,16 +218,18 @@ WORDS: dict[Any, str] = {
     str: "a word",
     type(None): "null",
     dict: "a section with keys",
+    Path: "a path",
 }
-PLURAL: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "words"}
+PLURAL: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "words", Any: "values"}
 
 
 def _converted(value: Any, hint: Any) -> Any:
     """The value as the type has it, without a loss; TypeError if it is of another kind."""
-    if isinstance(value, np.generic):
+    numpy = sys.modules.get("numpy")  # values of it exist only where it was imported
+    if numpy is not None and isinstance(value, numpy.generic):
         value = value.item()
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
+    if len(members(hint)) > 1:
         for one in inner:
             try:
                 return _converted(value, one)
@@ -212,11 +249,15 @@ def _converted(value: Any, hint: Any) -> Any:
         if not isinstance(value, Mapping):
             raise TypeError
         return dict(value)
+    if isinstance(hint, type) and issubclass(hint, Checked):
+        return hint.of(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
     if hint is float and type(value) is int:
         return float(value)
     if hint is Any:
         return value
-    if hint is float and isinstance(value, float) and not np.isfinite(value):
+    if hint is float and isinstance(value, float) and not math.isfinite(value):
         raise ValueError
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise TypeError

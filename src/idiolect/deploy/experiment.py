@@ -14,7 +14,8 @@ from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.server import FederationServer
 from idiolect.deploy.terms import FederationTerms
 from idiolect.deploy.transport import Transport
-from idiolect.runs import execute as runs
+from idiolect.runs.directory import read_config
+from idiolect.runs.execute import execute
 
 log = logging.getLogger("idiolect.server")
 
@@ -60,16 +61,14 @@ def _run(run: Path, transport: Transport) -> dict[str, Any]:
     folder = run / FOLDER
     config = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     if (run / "config.yaml").exists():
-        config = runs.read_config(run)
+        config = read_config(run)
     terms = read_terms(run)
     enrolment = Enrolment(terms, transport, folder / JOURNAL)
     enrolment.wait_for(terms.minimum or terms.clients)
     assert enrolment.shape is not None
     config["model"].setdefault("name", models.default_model(enrolment.shape))
     resume = (run / "config.yaml").exists()
-    done = runs.execute(
-        config, run, resume, build=lambda config: FederationServer(config, enrolment)
-    )
+    done = execute(config, run, resume, build=lambda config: FederationServer(config, enrolment))
     log.info("done: %s", dict(enrolment.registry.counts))
     return done
 

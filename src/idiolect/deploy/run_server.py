@@ -17,8 +17,8 @@ from idiolect.deploy import credentials, experiment, superlink
 from idiolect.deploy.processes import ChildProcesses
 from idiolect.deploy.proxy import serve_proxy
 from idiolect.errors import UserError
-from idiolect.runs import execute as runs
-from idiolect.runs.guard import Interrupted
+from idiolect.runs.directory import read_events
+from idiolect.runs.interruption import Interrupted
 
 
 def run_server(run: Path, keys: Path | None, host: str, port: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _watch(run: Path, children: ChildProcesses) -> None:
     shown = -1
     try:
         while True:
-            for event in runs.read_events(run):
+            for event in read_events(run):
                 if event["round"] > shown:
                     shown = event["round"]
                     print(_line(event), file=sys.stderr, flush=True)

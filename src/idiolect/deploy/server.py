@@ -29,11 +29,11 @@ from idiolect.deploy.messages import Payload
 from idiolect.deploy.registry import PendingRequest
 from idiolect.engine import select
 from idiolect.errors import UserError
-from idiolect.runs.export import check_complete, load_init
 from idiolect.simulation import server_state
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.schedule import Participation
 from idiolect.simulation.scores import PARTS, Columns, Scores, client_columns
+from idiolect.simulation.starting_weights import check_complete, load_init
 
 log = logging.getLogger("idiolect.server")
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from idiolect.errors import UserError
-from idiolect.runs import execute as runs
+from idiolect.runs.directory import read_config, read_events
 from idiolect.runs.history import ClientLog, MatrixLog
+from idiolect.runs.recorder import summarise
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ def load(path: Path | str) -> Run:
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist; runs are directories that `idiolect run` wrote")
-    config = runs.read_config(path)
+    config = read_config(path)
     log = ClientLog(path)
     log.load()
-    events = runs.read_events(path)
+    events = read_events(path)
     table = log.table()
     finished = (path / "summary.json").exists()
-    summary = _json(path / "summary.json") if finished else runs.summarise(config, table, events)
+    summary = _json(path / "summary.json") if finished else summarise(config, table, events)
     return Run(path, config, _json(path / "env.json"), events, table, summary, finished)
 
 

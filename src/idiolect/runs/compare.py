@@ -1,5 +1,7 @@
-"""Several methods on the same clients, over several seeds and values of their hyperparameters: run
-what is missing, then the table."""
+"""Comparisons: several methods on the same clients, over seeds and values of their settings.
+
+What is missing is run, what is unfinished is continued.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,28 +11,11 @@ from typing import Any
 
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError, did_you_mean
+from idiolect.methods import REGISTRY
 from idiolect.runs import config as settings
-from idiolect.runs import execute as runs
-
-DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
-DEMO_ROUNDS = 30
-DEMO_SPLIT = {"name": "dirichlet", "clients": 20, "alpha": 0.2}
-# The same local training for all, as the papers' own settings are for larger images; PFLEGO has
-# no local SGD and gets larger steps for the same reason.
-DEMO_SETS = (
-    *(
-        f"{name}.{setting}"
-        for name in DEMO_METHODS
-        if name != "pflego"
-        for setting in ("lr=0.1", "batch_size=16", "epochs=2")
-    ),
-    "pflego.beta=0.02",
-    "pflego.rho=0.005",
-)
-DEMO_ABOUT = (
-    "1,797 handwritten digits (scikit-learn's) over 20 clients, each with its own mix of classes "
-    f"(Dirichlet, alpha {DEMO_SPLIT['alpha']}); six methods, {DEMO_ROUNDS} rounds each."
-)
+from idiolect.runs import directory
+from idiolect.runs.execute import Builder, execute_together
+from idiolect.runs.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -52,7 +37,10 @@ def plans(
 ) -> list[Plan]:
     """Every method with every seed and every combination of the values in `sweeps`. `--set
     fedas.lr=…` and `--sweep fedas.lr=…` are meant for fedas alone."""
-    known = settings.methods_known(methods)
+    for name in methods:
+        if name not in REGISTRY:
+            raise did_you_mean(name, REGISTRY, "method")
+    known = list(methods)
     if len(set(known)) < len(known):
         raise UserError("each method can be compared once; to vary its settings use --sweep")
     todo = [(name, point) for name in known for point in _points(name, known, sweeps)]
@@ -77,28 +65,20 @@ def plans(
     return made
 
 
-def demo(out: Path, seeds: Sequence[int]) -> list[Plan]:
-    """The comparison `idiolect demo` runs."""
-    flags = {"data": {"name": "digits"}, "split": DEMO_SPLIT, "rounds": DEMO_ROUNDS}
-    return plans(DEMO_METHODS, seeds, out, flags=flags, sets=DEMO_SETS)
-
-
-def run_all(
-    plan: Sequence[Plan], progress: runs.Progress, build: runs.Builder | None = None
-) -> None:
+def run_all(plan: Sequence[Plan], progress: Progress, build: Builder | None = None) -> None:
     """Run what is missing and continue what is unfinished."""
     # All directories are checked before the first minute is spent.
     ranks = Ranks.current()
-    standing = [ranks.agree(runs.standing, item.out, item.config) for item in plan]
+    states = [ranks.agree(directory.state, item.out, item.config) for item in plan]
     by_method: dict[str, list[Plan]] = {}  # seeds and values of one share a stack
-    for item, found in zip(plan, standing, strict=True):
+    for item, found in zip(plan, states, strict=True):
         if found == "finished":
             progress.note(f"{settings.label(item.config)}: already finished in {item.out}")
         else:
             by_method.setdefault(item.config["method"]["name"], []).append(item)
     for items in by_method.values():
         outs = [item.out for item in items]
-        runs.execute_together([item.config for item in items], outs, True, progress, build)
+        execute_together([item.config for item in items], outs, True, progress, build)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -114,8 +94,6 @@ def parse_seeds(text: str) -> list[int]:
 
 def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[dict[str, str]]:
     """The combinations of values swept for this method: one empty one if there are none."""
-    from idiolect.methods import REGISTRY
-
     axes: dict[str, list[str]] = {}
     for item in sweeps:
         path, equals, values = item.partition("=")
@@ -139,8 +117,6 @@ def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[d
 def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[str]:
     """Settings for all methods, and those for this one, as `method.key=value`. A hyperparameter
     that only some of the compared methods have is for those."""
-    from idiolect.methods import REGISTRY
-
     kept = []
     for item in sets:
         first, dot, rest = item.partition(".")

@@ -1,55 +1,57 @@
-"""One resolved, checked settings dict from defaults, a YAML file, flags and `--set a.b=value`.
+"""The settings of a run: one typed declaration, and how defaults, a YAML file, command-line options
+and `--set key=value` become one resolved config.
 
-Sections `method`, `data`, `split` and `model` belong to their rooms, which check their keys; all
-other keys are checked here.
+A resolved config is a plain dict with every setting written out, as in `config.yaml`. The sections
+`method`, `data`, `split` and `model` have a `name` and are checked by the rooms they belong to.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from idiolect.core.fields import Checked, hints, hyper, make, members
 from idiolect.errors import UserError, did_you_mean
-from idiolect.simulation.metrics import PROTOCOLS
+from idiolect.simulation.options import SimulationOptions
+from idiolect.simulation.schedule import Clock
 
 Config = dict[str, Any]
 
+
+@dataclass(frozen=True)
+class RunConfig(SimulationOptions):
+    """Everything a run is made of. Defaults, command-line options and their help, `config.yaml` and
+    the table in docs/cli.md come from these fields and from those of `SimulationOptions`."""
+
+    method: dict = hyper({}, "method (idiolect list methods)")
+    data: dict = hyper({"name": "digits"}, "dataset (idiolect list datasets)")
+    split: dict = hyper({"name": "dirichlet"}, "how the data is split over clients")
+    model: dict = hyper({}, "network, or your own module:Class; by dataset if not given")
+    checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
+
+    def __post_init__(self) -> None:
+        for name in SECTIONS:
+            value = getattr(self, name)
+            object.__setattr__(self, name, {"name": value} if isinstance(value, str) else value)
+        super().__post_init__()
+        for name in ("schedule", "init"):
+            if not isinstance(getattr(self, name), Path | None):
+                raise UserError(f"{name} must be a path, got {getattr(self, name)!r}")
+
+    def as_dict(self) -> Config:
+        section = super().as_dict()
+        return {name: section[name] for name in (*SECTIONS, *section)}  # sections come first
+
+
 SECTIONS = ("method", "data", "split", "model")
-DEFAULTS: Config = {
-    "method": {},
-    "data": {"name": "digits"},
-    "split": {"name": "dirichlet"},
-    "model": {},
-    "rounds": None,
-    "seed": 0,
-    "participation": {"kind": "fixed", "rate": 1.0},
-    "stragglers": {"count": 0, "cycle": "auto"},
-    "clock": None,
-    "schedule": None,
-    "engine": "stacked",
-    "device": "auto",
-    "dtype": "float32",
-    "keep": "auto",
-    "eval_every": 1,
-    "protocol": "default",
-    "init": None,
-    "save_models": None,
-    "checkpoint_every": 10,
-}
-CHOICES: dict[str, tuple[str, ...]] = {
-    "engine": ("stacked", "loop"),
-    "dtype": ("float32", "float64", "tf32"),
-    "keep": ("auto", "device", "host", "disk"),
-    "protocol": tuple(PROTOCOLS),
-    "save_models": ("every", "last", "best"),
-}
-SMALLEST = {"rounds": 1, "seed": 0, "eval_every": 1, "checkpoint_every": 1}
-PARTICIPATION = ("full", "fixed", "binomial")
-CYCLES = ("auto", "code", "paper", "discard")
+SETTINGS = tuple(RunConfig().as_dict())
 
 
 class _Loader(yaml.SafeLoader):
@@ -67,13 +69,13 @@ def resolve(
     file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> Config:
     """Defaults < file < flags < sets, checked and complete."""
-    config: Config = json.loads(json.dumps(DEFAULTS))
+    config = RunConfig().as_dict()
     if file is not None:
         _merge(config, read_yaml(file))
     _merge(config, flags or {})
     for item in sets:
         _merge(config, parse_set(item))
-    return check(config)
+    return complete(config)
 
 
 def read_yaml(path: Path) -> Config:
@@ -104,34 +106,33 @@ def parse_set(item: str) -> Config:
     return dict(value)
 
 
-def check(config: Config) -> Config:
-    """Types, ranges and names; sections are completed with their rooms' defaults."""
-    config = dict(config)
-    for name, choices in CHOICES.items():
-        value = config[name]
-        if value not in choices and not (value is None and DEFAULTS[name] is None):
-            raise did_you_mean(value, choices, name)
-    _check_device(config["device"])
-    config["method"] = _method(config["method"])
-    if config["rounds"] is None:
-        config["rounds"] = rounds_default(config["method"]["name"])
-    for name, least in SMALLEST.items():
-        _whole(name, config[name], least)
-    config["participation"] = _participation(config["participation"])
-    config["stragglers"] = _stragglers(config["stragglers"])
-    config["clock"] = _clock(config["clock"])
-    for name in ("schedule", "init"):
-        config[name] = _path(name, config[name])
-    return _complete(config)
+def complete(config: Mapping[str, Any]) -> Config:
+    """The config checked, with every setting of its method, data, split and model written out."""
+    from idiolect import models
+    from idiolect.data import datasets, splits
+
+    made = make(RunConfig, config, "a run").as_dict()
+    made["method"] = _complete_method(made["method"])
+    if made["rounds"] is None:
+        made["rounds"] = rounds_default(made["method"]["name"])
+    made["data"] = datasets.resolved(made["data"])
+    made["split"] = splits.resolved(made["split"])
+    shape = datasets.dataset(made["data"]).shape
+    made["model"] = models.resolved(made["model"], shape)
+    plain: Config = json.loads(json.dumps(made))
+    return plain
 
 
 def digest(config: Config) -> str:
     """Identity of a run's settings; where clients were kept meanwhile is no part of it."""
     what = {key: value for key, value in config.items() if key != "keep"}
+    if what.get("clock"):  # `window: 2` and `window: 2.0` are the same clock
+        what["clock"] = Clock.of(what["clock"]).as_dict()
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def dump(config: Config) -> str:
+    """The text of config.yaml."""
     return yaml.safe_dump(config, sort_keys=False, default_flow_style=None, allow_unicode=True)
 
 
@@ -162,46 +163,24 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Config:
 
 def rounds_default(method: str) -> int:
     """Rounds a method's paper ran it for."""
-    from idiolect import methods
-
-    return int(getattr(methods.REGISTRY[method], "rounds_default", 50))
-
-
-def has_personal_model(method: str) -> bool:
-    """Whether the method's clients predict with something other than the shared model."""
     from idiolect.methods import REGISTRY
 
-    return method not in REGISTRY or REGISTRY[method].personal_part != "nothing"
+    return REGISTRY[method].rounds_default
 
 
-def methods_known(names: Sequence[str]) -> list[str]:
-    from idiolect import methods
-
-    for name in names:
-        if name not in methods.REGISTRY:
-            raise did_you_mean(name, methods.REGISTRY, "method")
-    return list(names)
-
-
-def parse_participation(text: str) -> Config:
-    """`0.5`, `binomial:0.5` or `full`."""
-    kind, colon, rate = text.partition(":")
-    if text == "full":
-        return {"kind": "full", "rate": 1.0}
-    if not colon:
-        kind, rate = "fixed", text
-    try:
-        return {"kind": kind, "rate": float(rate)}
-    except ValueError:
-        raise UserError(
-            f"participation must be a rate in (0, 1], binomial:RATE or full, got '{text}'"
-        ) from None
+def section_type(name: str) -> type[Checked] | None:
+    """The class behind a setting that has keys of its own, as `clock`."""
+    for kind in members(hints(RunConfig)[name]):
+        if isinstance(kind, type) and issubclass(kind, Checked):
+            return kind
+    return None
 
 
 def _merge(config: Config, layer: Mapping[str, Any]) -> None:
+    """Put a layer of settings over the config; keys of a section are put over its keys."""
     for key, value in layer.items():
-        if key not in DEFAULTS:
-            raise did_you_mean(key, DEFAULTS, "setting")
+        if key not in SETTINGS:
+            raise did_you_mean(key, SETTINGS, "setting")
         if key in SECTIONS:
             section = {"name": value} if isinstance(value, str) else value
             if not isinstance(section, Mapping):
@@ -209,111 +188,19 @@ def _merge(config: Config, layer: Mapping[str, Any]) -> None:
             renamed = section.get("name", config[key].get("name")) != config[key].get("name")
             # Options of one split or method mean nothing to another.
             config[key] = dict(section) if renamed else {**config[key], **section}
-        elif isinstance(value, Mapping) and key in ("participation", "stragglers", "clock"):
-            config[key] = {**_as_section(key, config[key]), **value}
         elif isinstance(value, Mapping):
-            raise UserError(f"{key} is one value and has no '{next(iter(value), '')}' of its own")
+            if section_type(key) is None:
+                first = next(iter(value), "")
+                raise UserError(f"{key} is one value and has no '{first}' of its own")
+            below = RunConfig(**{key: config[key]}).as_dict()[key]  # a short form becomes keys
+            config[key] = {**(below or {}), **value}
         else:
             config[key] = value
 
 
-def _as_section(key: str, value: Any) -> Config:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if key == "participation" and value is not None:
-        return parse_participation(str(value))
-    if key == "stragglers" and value is not None:
-        return {"count": value}
-    return {}
-
-
-def _participation(value: Any) -> Config:
-    section = _as_section("participation", "full" if value is None else value)
-    _known(section, ("kind", "rate"), "key of participation")
-    kind, rate = section.get("kind", "fixed"), section.get("rate", 1.0)
-    if kind not in PARTICIPATION:
-        raise did_you_mean(kind, PARTICIPATION, "participation")
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
-        raise UserError(f"participation must be a rate above 0 and at most 1, got {rate!r}")
-    if kind == "full" and rate != 1:
-        kind = "fixed"
-    return {"kind": kind, "rate": float(rate)}
-
-
-def _stragglers(value: Any) -> Config:
-    section = _as_section("stragglers", value)
-    _known(section, ("count", "cycle", "periods"), "key of stragglers")
-    section = {"count": 0, "cycle": "auto", **section}
-    _whole("stragglers.count", section["count"], 0)
-    if section["cycle"] not in CYCLES:
-        raise did_you_mean(section["cycle"], CYCLES, "straggler cycle")
-    periods = section.get("periods")
-    if periods is None:
-        section.pop("periods", None)
-    elif not isinstance(periods, list) or not all(type(p) is int and p >= 0 for p in periods):
-        raise UserError(f"stragglers.periods must be a list of whole numbers, got {periods!r}")
-    return section
-
-
-def _clock(value: Any) -> Config | None:
-    if value is None or value is False:
-        return None
-    from dataclasses import asdict, fields
-
-    from idiolect.simulation.schedule import Clock
-
-    section = {} if value is True else value
-    if not isinstance(section, Mapping):
-        raise UserError(f"clock must be a section such as clock.window=1.0, got {value!r}")
-    _known(section, [field.name for field in fields(Clock)], "key of clock")
-    try:
-        return asdict(Clock(**section))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"clock: {error}") from None
-
-
-def _method(section: Config) -> Config:
-    from dataclasses import asdict
-
+def _complete_method(section: Config) -> Config:
     from idiolect import methods
 
     if not section.get("name"):
         raise UserError(f"no method given; known: {', '.join(sorted(methods.REGISTRY))}")
-    return {"name": section["name"], **asdict(methods.build(section))}
-
-
-def _complete(config: Config) -> Config:
-    """Every option of data, split and model written out, as plain YAML values."""
-    from idiolect import models
-    from idiolect.data import datasets, splits
-
-    data = datasets.resolved(config["data"])
-    split = splits.resolved(config["split"])
-    model = models.resolved(config["model"], datasets.dataset(data).shape)
-    plain: Config = json.loads(json.dumps({**config, "data": data, "split": split, "model": model}))
-    return plain
-
-
-def _check_device(value: Any) -> None:
-    if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-        raise did_you_mean(value, ("auto", "cpu", "cuda"), "device")
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise UserError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def _path(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    path = Path(str(value)).expanduser()
-    if not path.exists():
-        raise UserError(f"{name}: {path} does not exist")
-    return str(path.resolve())
-
-
-def _known(section: Mapping[str, Any], known: Sequence[str], kind: str) -> None:
-    for key in section:
-        if key not in known:
-            raise did_you_mean(key, known, kind)
+    return {"name": section["name"], **methods.build(section).as_dict()}

@@ -6,68 +6,16 @@ own model as it last left local training; `global` is the one shared model, wher
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from idiolect.errors import did_you_mean
+from idiolect.simulation.protocols import Protocol, Series, protocol
 
 Table = Mapping[str, np.ndarray]
-Series = Literal["before", "after", "global"]
 Stats = dict[str, float | None]
 
 STATS = ("mean", "pooled", "std", "p10", "worst")
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How a paper turns accuracies into its one number."""
-
-    series: Series
-    weighting: Literal["mean", "pooled"]
-    when: Literal["best", "last", "last10", "selected"]
-    clients: Literal["all", "started", "next"]
-    what: str
-
-
-PROTOCOLS = {
-    "default": Protocol(
-        "before", "mean", "selected", "all",
-        "mean over clients of the delivered personal model, in the round chosen on validation data"
-        " (the last round when there is none)",
-    ),
-    "spfl": Protocol(
-        "before", "mean", "last", "all",
-        "mean over clients of the personal model after mixing, last round",
-    ),
-    "plga": Protocol(
-        "before", "mean", "last", "all",
-        "mean over clients of the client's model (the locally trained one for methods without a"
-        " personal model), last round; `server` is the global model on all test data",
-    ),
-    "feddwa": Protocol(
-        "before", "pooled", "best", "next",
-        "pooled over the clients selected in a round, of the model they received, before training;"
-        " best round",
-    ),
-    "pflego": Protocol(
-        "after", "pooled", "last10", "started",
-        "pooled over the clients sampled in a round, after local training; mean of the last 10"
-        " rounds",
-    ),
-    "fedas": Protocol(
-        "after", "pooled", "best", "all",
-        "pooled over all clients, each with its own last trained model; best round, the starting"
-        " point included",
-    ),
-}  # fmt: skip
-
-
-def protocol(name: str) -> Protocol:
-    if name not in PROTOCOLS:
-        raise did_you_mean(name, PROTOCOLS, "protocol")
-    return PROTOCOLS[name]
 
 
 def stats(accuracy: np.ndarray, size: np.ndarray) -> Stats:

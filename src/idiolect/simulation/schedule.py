@@ -7,13 +7,16 @@ resumed run continues the same one. Rounds count from 0 here.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from idiolect.core import rng
+from idiolect.core.fields import Checked, hyper
 from idiolect.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 
 @dataclass(frozen=True)
@@ -26,25 +29,41 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Participation:
-    """Who takes part in a round."""
+class Participation(Checked):
+    """Who takes part in a round. Short forms: `0.5`, `binomial:0.5`, `full`."""
 
-    kind: Literal["full", "fixed", "binomial"] = "fixed"
-    rate: float = 1.0
+    section: ClassVar[str] = "participation"
+    short: ClassVar[type | None] = str
+    takes: ClassVar[str] = "a rate in (0, 1], binomial:RATE or full"
 
-    def __post_init__(self) -> None:
-        if self.kind not in ("full", "fixed", "binomial"):
-            raise UserError(
-                f"participation.kind must be full, fixed or binomial, not {self.kind!r}"
-            )
-        if not 0 < self.rate <= 1:
-            raise UserError(f"participation must be above 0 and at most 1, not {self.rate}")
+    kind: Literal["full", "fixed", "binomial"] = hyper(
+        "fixed", "all clients, a fixed number of them, or each with a chance"
+    )
+    rate: float = hyper(1.0, "share of the clients, or the chance of each", above=0, max=1)
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        if value is None or value == "full":
+            return cls("full")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return cls("fixed", value)
+        if isinstance(value, str):
+            kind, colon, rate = value.partition(":")
+            return cls(kind if colon else "fixed", float(rate if colon else value))  # type: ignore[arg-type]
+        made = super().of(value)
+        # A rate that was set later than `full` is meant.
+        return replace(made, kind="fixed") if made.kind == "full" and made.rate != 1 else made
+
+    def __str__(self) -> str:
+        if self.kind == "full" or (self.kind == "fixed" and self.rate == 1):
+            return "full"
+        return f"binomial:{self.rate:g}" if self.kind == "binomial" else f"{self.rate:g}"
 
     def draw(self, clients: Sequence[int], seed: int, round: int) -> list[int]:
         """int(rate * N) clients without replacement, or each with probability `rate`."""
         if self.kind == "full" or self.rate == 1:
             return list(clients)
-        draw = rng.keyed(seed, "participation", round)
+        draw = _keyed(seed, "participation", round)
         if self.kind == "binomial":
             return [
                 i for i, u in zip(clients, draw.random(len(clients)), strict=True) if u < self.rate
@@ -54,25 +73,46 @@ class Participation:
 
 
 @dataclass(frozen=True)
-class Stragglers:
+class Stragglers(Checked):
     """Clients with fixed missing periods: straggler m (the m-th client) is away for m rounds.
 
     Cycles, with T train, U late upload, B train and upload, L train in vain:
     code `T ..(p-1).. U B` as the authors' program, paper `T ..(p-1).. U`, discard `..(p).. L B`
     where late work is thrown away. auto is code for asynchronous methods, discard for the others.
+    Short form: their number.
     """
 
-    count: int = 0
-    cycle: Literal["auto", "code", "paper", "discard"] = "auto"
-    periods: tuple[int, ...] = ()  # of clients 0, 1, …; 0 = on time. Overrides count
+    section: ClassVar[str] = "stragglers"
+    short: ClassVar[type | None] = int
+    takes: ClassVar[str] = "a number of clients or a section with keys"
 
-    def __post_init__(self) -> None:
-        if self.cycle not in ("auto", "code", "paper", "discard"):
-            raise UserError(
-                f"stragglers.cycle must be auto, code, paper or discard, not {self.cycle!r}"
-            )
-        if self.count < 0 or any(p < 0 for p in self.periods):
-            raise UserError("stragglers.count and stragglers.periods must not be negative")
+    count: int = hyper(0, "number of stragglers: clients 0, 1, …", min=0, needs="periods=()")
+    cycle: Literal["auto", "code", "paper", "discard"] = hyper(
+        "auto", "what a straggler's rounds are"
+    )
+    periods: tuple[int, ...] = hyper((), "missing period of client 0, 1, …; 0 is on time", min=0)
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        if value is None:
+            return cls()
+        if isinstance(value, int) and not isinstance(value, bool):
+            return cls(value)
+        if isinstance(value, Mapping) and value.get("periods", ()) is None:
+            value = {key: one for key, one in value.items() if key != "periods"}
+        return super().of(value)
+
+    def as_dict(self) -> dict[str, Any]:
+        section = super().as_dict()
+        if not self.periods:  # left out, so that configs written before it existed stay equal
+            del section["periods"]
+        return section
+
+    def __str__(self) -> str:
+        return str(self.count)
+
+    def __bool__(self) -> bool:
+        return bool(self.count or self.periods)
 
     def pattern(self, period: int, asynchronous: bool) -> str:
         cycle = self.cycle
@@ -82,7 +122,7 @@ class Stragglers:
             return "." * period + "LB"
         return "T" + "." * (period - 1) + ("UB" if cycle == "code" else "U")
 
-    def of(self, clients: Sequence[int]) -> dict[int, int]:
+    def missing_periods(self, clients: Sequence[int]) -> dict[int, int]:
         """Client -> missing period."""
         periods = self.periods or tuple(range(1, self.count + 1))
         if len(periods) > len(clients):
@@ -94,28 +134,35 @@ class Stragglers:
 
 
 @dataclass(frozen=True)
-class Clock:
-    """Asynchronous arrival: every client has its own speed, the server its own pace.
+class Clock(Checked):
+    """Asynchronous arrival: clients differ in speed, and the server ends rounds at its own pace.
 
     Client i needs `exp(spread * N(0,1)) * exp(jitter * N(0,1))` units of virtual time for a job.
-    A round lasts `window` units, or until `arrivals` clients have reported if that is set.
     """
 
-    window: float = 1.0
-    arrivals: int = 0
-    spread: float = 0.5
-    jitter: float = 0.1
+    section: ClassVar[str] = "clock"
+    takes: ClassVar[str] = "a section such as clock.window=1.0"
 
-    def __post_init__(self) -> None:
-        if self.window <= 0 or self.arrivals < 0 or self.spread < 0 or self.jitter < 0:
-            raise UserError(
-                "clock.window must be positive; clock.arrivals, spread and jitter not negative"
-            )
+    window: float = hyper(1.0, "units of time a round lasts", above=0)
+    arrivals: int = hyper(0, "a round ends once this many clients have reported; 0: by time", min=0)
+    spread: float = hyper(0.5, "how much clients differ in speed", min=0)
+    jitter: float = hyper(0.1, "how much a client's jobs differ in time", min=0)
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        return cls() if value is True else super().of(value)
 
     def duration(self, client: int, job: int, seed: int) -> float:
-        speed = rng.keyed(seed, "clock/speed", client).normal() * self.spread
-        noise = rng.keyed(seed, "clock/job", client, job).normal() * self.jitter
+        speed = _keyed(seed, "clock/speed", client).normal() * self.spread
+        noise = _keyed(seed, "clock/job", client, job).normal() * self.jitter
         return float(2.718281828459045 ** (speed + noise))
+
+
+def _keyed(seed: int, *purpose: str | int) -> Generator:
+    # Imported late: the command line shows these settings without loading NumPy.
+    from idiolect.core import rng
+
+    return rng.keyed(seed, *purpose)
 
 
 def make(
@@ -130,11 +177,11 @@ def make(
 ) -> list[Turn]:
     """The whole schedule of a run."""
     if clock is not None:
-        if stragglers is not None and (stragglers.count or stragglers.periods):
+        if stragglers:
             raise UserError("choose stragglers or clock, not both")
         return _clocked(clients, rounds, seed, participation, clock, asynchronous)
     stragglers = stragglers or Stragglers()
-    slow = stragglers.of(clients)
+    slow = stragglers.missing_periods(clients)
     if slow and not asynchronous and stragglers.cycle in ("code", "paper"):
         raise UserError(
             f"stragglers.cycle '{stragglers.cycle}' delivers late work but this method does not "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +14,17 @@ from torch import Tensor, nn
 from idiolect import methods
 from idiolect.core.method import Method
 from idiolect.data import Federation
-from idiolect.errors import UserError
+from idiolect.errors import did_you_mean
 from idiolect.simulation import metrics
+from idiolect.simulation.options import SimulationOptions
 from idiolect.simulation.outcome import Round
+from idiolect.simulation.protocols import ProtocolName
+from idiolect.simulation.schedule import Clock, Participation, Stragglers, load_schedule
 from idiolect.simulation.simulation import Simulation
+from idiolect.simulation.starting_weights import check_complete, load_init
+from idiolect.simulation.summary import as_event, summarise
+
+OPTIONS = tuple(known.name for known in fields(SimulationOptions))
 
 
 @dataclass
@@ -48,40 +57,112 @@ def simulate(
     federation: Federation,
     model: nn.Module,
     *,
-    rounds: int,
-    save_models: Literal["every", "last", "best"] = "last",
-    protocol: str = "default",
-    **options: Any,
+    rounds: int | None = None,
+    seed: int = 0,
+    participation: Participation | float | str | Mapping[str, Any] = 1.0,
+    stragglers: Stragglers | int | Mapping[str, Any] = 0,
+    clock: Clock | bool | Mapping[str, Any] | None = None,
+    schedule: str | Path | Sequence[Any] | None = None,
+    engine: Literal["stacked", "loop"] = "stacked",
+    device: str = "auto",
+    dtype: Literal["float32", "float64", "tf32"] = "float32",
+    keep: Literal["auto", "device", "host", "disk"] = "auto",
+    eval_every: int = 1,
+    protocol: ProtocolName = "default",
+    init: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
+    save_models: Literal["every", "last", "best"] | None = "last",
+    clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
+    **unknown: Any,
 ) -> Result:
-    """Run a method on a federation; `options` are those of `Simulation` (seed, participation,
-    stragglers, clock, schedule, engine, device, dtype, init, clients_init, eval_every, keep).
+    """Run a method on a federation. The options take what the command line and YAML files take
+    (`SimulationOptions` says what they mean), and objects: a schedule may also be a list of rounds,
+    `init` a module or a dict of tensors, `clients_init` such dicts by client.
 
     >>> federation = Federation.from_arrays(clients)  # x_train, y_train, x_test, y_test each
-    >>> result = simulate("fedas", federation, MyModule(), rounds=40)
+    >>> result = simulate("fedas", federation, MyModule(), rounds=40, participation="binomial:0.5")
     >>> my_module.load_state_dict(result.last.clients[3])  # client 3's own model
     """
-    if save_models not in ("every", "last", "best"):
-        raise UserError(f"save_models must be every, last or best, not {save_models!r}")
-    metrics.protocol(protocol)
+    given = {name: value for name, value in locals().items() if name in OPTIONS}
+    for name in unknown:
+        raise did_you_mean(name, (*OPTIONS, "clients_init"), "option of simulate")
+    if isinstance(init, nn.Module):
+        given["init"] = init.state_dict()
+    options = SimulationOptions(**given)
     method = method if isinstance(method, Method) else methods.build(method)
-    simulation = Simulation(method, federation, model, rounds=rounds, **options)
+    simulation = prepare(method, federation, model, options, clients_init)
+    done, models = _run(simulation, options)
+    return Result(_summary(method, options, done), done, models)
+
+
+def prepare(
+    method: Method,
+    federation: Federation,
+    model: nn.Module,
+    options: SimulationOptions,
+    clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
+) -> Simulation:
+    """The simulation that these options describe: files are read, and settings that change nothing
+    are warned of. `simulate()` and the command line both come here."""
+    unused = method.without_effect() + options.without_effect()
+    if not any(line.startswith("method.epochs ") for line in unused):
+        unused += _epochs_unused(method)
+    for line in unused:
+        warnings.warn(line, stacklevel=2)
+    init, schedule = options.init, options.schedule
+    if isinstance(init, Path):
+        source = str(init)
+        init, clients_init = load_init(init)
+        # Beside the clients' whole models a server's file may hold only what clients share.
+        for weights in clients_init.values() or (init,):
+            check_complete(weights, model.state_dict(), source)
+    return Simulation(
+        method,
+        federation,
+        model,
+        rounds=method.rounds_default if options.rounds is None else options.rounds,
+        seed=options.seed,
+        participation=options.participation,
+        stragglers=options.stragglers,
+        clock=options.clock,
+        schedule=load_schedule(schedule) if isinstance(schedule, Path) else schedule,
+        engine=options.engine,
+        device=options.device,
+        dtype=options.dtype,
+        init=init,
+        clients_init=clients_init or None,
+        eval_every=options.eval_every,
+        keep=options.keep,
+    )
+
+
+def _epochs_unused(method: Method) -> list[str]:
+    """Epochs that were chosen though a number of steps decides."""
+    default = {one.name: one.default for one in fields(method)}.get("epochs")
+    epochs, steps = getattr(method, "epochs", default), getattr(method, "steps", 0)
+    unused = steps and epochs != default
+    return [f"method.epochs has no effect while method.steps is {steps}"] if unused else []
+
+
+def _run(
+    simulation: Simulation, options: SimulationOptions
+) -> tuple[list[Round], dict[int, Models]]:
+    """All rounds, and the models of those that were asked for."""
     done = [simulation.start()]
     models: dict[int, Models] = {}
     best = -np.inf
-    if save_models == "every":
+    if options.save_models == "every":
         models[0] = _models(simulation)
-    while simulation.round < rounds:
+    while simulation.round < simulation.rounds:
         done.append(simulation.step(wait=False))
-        if save_models == "every":
+        if options.save_models == "every":
             models[simulation.round] = _models(simulation)
-        elif save_models == "best":
-            score = metrics.selection(done[-1].settle().clients, protocol)
+        elif options.save_models == "best":
+            score = metrics.selection(done[-1].settle().clients, options.protocol)
             if score is not None and score > best:
                 best, models = score, {simulation.round: _models(simulation)}
-    if save_models == "last":
-        models[rounds] = _models(simulation)
-    done = [one.settle() for one in done]
-    return Result(_summary(method, simulation, done, protocol), done, models)
+    if options.save_models == "last":
+        models[simulation.round] = _models(simulation)
+    return [one.settle() for one in done], models
 
 
 def _models(simulation: Simulation) -> Models:
@@ -89,23 +170,9 @@ def _models(simulation: Simulation) -> Models:
     return Models(simulation.server_model(), [simulation.personal_model(i) for i in everyone])
 
 
-def _summary(
-    method: Method, simulation: Simulation, done: list[Round], protocol: str
-) -> dict[str, Any]:
-    table = {name: np.concatenate([r.clients[name] for r in done]) for name in done[0].clients} | {
-        "round": np.repeat([r.round for r in done], simulation.federation.n_clients)
-    }
-    seconds = sum(r.seconds for r in done)
-    training = seconds - sum(r.seconds_eval for r in done)
-    samples = sum(r.samples for r in done)
-    return {
-        "method": method.name,
-        "rounds": simulation.round,
-        "seed": simulation.seed,
-        **metrics.summarise(table, protocol, method.personal_part != "nothing"),
-        "bytes_up": sum(r.bytes_up for r in done),
-        "bytes_down": sum(r.bytes_down for r in done),
-        "seconds": seconds,
-        "samples": samples,
-        "samples_per_second": samples / training if training > 0 else None,
-    }
+def _summary(method: Method, options: SimulationOptions, done: list[Round]) -> dict[str, Any]:
+    table = {name: np.concatenate([r.clients[name] for r in done]) for name in done[0].clients}
+    table["round"] = np.concatenate([np.full(len(r.clients["client"]), r.round) for r in done])
+    personal = method.personal_part != "nothing"
+    events = [as_event(one) for one in done]
+    return summarise(method.name, options.seed, options.protocol, personal, table, events)

@@ -1,0 +1,100 @@
+"""`idiolect bench`: time this machine."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from idiolect.cli import screen
+from idiolect.cli.options import Json, examples, with_settings
+from idiolect.errors import UserError
+
+
+def register(app: typer.Typer) -> None:
+    """Add `bench` to the command line."""
+    app.command(
+        epilog=examples(
+            "idiolect bench --list",
+            "idiolect bench pfl-headline --json",
+            "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
+        )
+    )(bench)
+
+
+@with_settings("device")
+def bench(
+    name: Annotated[str | None, typer.Argument(help="Which one; all when not given.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes, random data: does it run?")
+    ] = False,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="Also time its own code: pfllib=PATH, fedas=PATH or pfl=PATH."),
+    ] = None,
+    peer_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Time this machine: rounds, the price of stacking, growth with clients, other libraries."""
+    from idiolect import bench as benchmarks
+    from idiolect.core import files
+    from idiolect.engine.ranks import Ranks
+
+    known = benchmarks.BENCHMARKS
+    if list_them:
+        entries = [{"name": n, "what": b.what} for n, b in known.items()]
+        screen.print_entries("benchmarks", entries, as_json)
+        return
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"cannot write {out}: --out is a file in a folder that exists")
+    against = benchmarks.peers.parse(peer or [])
+    for one in against:
+        fitting = [n for n, b in known.items() if one in b.peers]
+        if name in known and name not in fitting:
+            raise UserError(
+                f"benchmark '{name}' has no job for {one}; --peer {one} goes with "
+                f"{', '.join(fitting)}"
+            )
+    results: list[dict[str, Any]] = []
+    failed: list[str] = []
+
+    def keep(*further: dict[str, Any]) -> None:
+        if out is None or not Ranks.current().first:
+            return
+        found = [*results, *further]
+        try:
+            files.write_json(out, found[0] if name else found)
+        except OSError as error:
+            raise UserError(f"cannot write {out}: {error.strerror}") from None
+
+    for one in [name] if name else known:
+        try:
+            result = benchmarks.run(
+                one, given["device"] or "auto", quick, against, peer_rounds, _say, keep
+            )
+        except UserError as error:
+            if name:
+                raise
+            failed.append(f"{one}: {error}")
+            continue
+        results.append(result)
+        failed += result.get("failed", [])
+        if not as_json:
+            note = " (quick: small sizes, random data)" if quick else ""
+            screen.print_rows(f"{one}: {result['what']}{note}", result["rows"])
+        keep()
+    if as_json:
+        screen.print_json(results[0] if name else results)
+    for line in failed:
+        print(f"error: {line}", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

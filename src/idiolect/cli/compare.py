@@ -1,0 +1,117 @@
+"""`idiolect compare` and `idiolect demo`, a comparison that comes with the program."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from idiolect.cli import screen
+from idiolect.cli.options import File, Json, Out, Seeds, Set, examples, flags_of, with_settings
+from idiolect.cli.run import unused
+
+if TYPE_CHECKING:
+    from idiolect.runs.compare import Plan
+
+DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
+DEMO_ROUNDS = 30
+DEMO_SPLIT = {"name": "dirichlet", "clients": 20, "alpha": 0.2}
+# The same local training for all, as the papers' own settings are for larger images; PFLEGO has
+# no local SGD and gets larger steps for the same reason.
+DEMO_SETS = (
+    *(
+        f"{name}.{setting}"
+        for name in DEMO_METHODS
+        if name != "pflego"
+        for setting in ("lr=0.1", "batch_size=16", "epochs=2")
+    ),
+    "pflego.beta=0.02",
+    "pflego.rho=0.005",
+)
+DEMO_ABOUT = (
+    "1,797 handwritten digits (scikit-learn's) over 20 clients, each with its own mix of classes "
+    f"(Dirichlet, alpha {DEMO_SPLIT['alpha']}); six methods, {DEMO_ROUNDS} rounds each."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the two commands to the command line."""
+    app.command(
+        epilog=examples(
+            "idiolect compare local fedavg fedper fedas --seeds 0,1,2",
+            "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
+            "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
+            "idiolect compare fedprox --seeds 0,1,2 --sweep mu=0.001,0.01,0.1",
+        )
+    )(compare)
+    app.command(epilog=examples("idiolect demo", "idiolect demo --out runs/demo --seeds 0,1,2"))(
+        demo
+    )
+
+
+@with_settings()
+def compare(
+    methods: Annotated[list[str], typer.Argument(metavar="METHOD…", help="Methods to compare.")],
+    seeds: Seeds = "",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(help="Values of a hyperparameter, e.g. mu=0.01,0.1; several make a grid."),
+    ] = None,
+    out: Out = None,
+    set_: Set = None,
+    config: File = None,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Run several methods on the same clients; finished runs are not run again.
+
+    A setting for one method only is written with its name: --set fedas.lr=0.01, --sweep
+    fedas.lr=0.01,0.1.
+    """
+    from idiolect.runs import compare as comparison
+    from idiolect.runs.config import RunConfig
+
+    flags, default = flags_of(given), RunConfig()
+    chosen = comparison.parse_seeds(seeds) if seeds else [flags.get("seed", default.seed)]
+    split = flags.get("split", {}).get("name", default.split["name"])
+    data = flags.get("data", {}).get("name", default.data["name"])
+    place = out or Path("runs") / f"compare-{data}-{split}"
+    plan = comparison.plans(methods, chosen, place, config, flags, set_ or (), sweep or ())
+    _run(plan, place, as_json)
+
+
+def demo(out: Out = None, seeds: Seeds = "0", as_json: Json = False) -> None:
+    """Real data, 20 clients with skewed classes, six methods, about a minute."""
+    import torch
+
+    from idiolect.runs import compare as comparison
+
+    # Matrices this small lose more by handing work between threads than they gain.
+    torch.set_num_threads(1)
+    place = out or unused(Path("runs/demo"))
+    if not as_json:
+        print(DEMO_ABOUT)
+    flags = {"data": {"name": "digits"}, "split": DEMO_SPLIT, "rounds": DEMO_ROUNDS}
+    chosen = comparison.parse_seeds(seeds)
+    plan = comparison.plans(DEMO_METHODS, chosen, place, flags=flags, sets=DEMO_SETS)
+    _run(plan, place, as_json, title="Idiolect demo: digits, 20 clients with skewed classes")
+
+
+def _run(plan: "list[Plan]", place: Path, as_json: bool, title: str | None = None) -> None:
+    from idiolect import report as reports
+    from idiolect.cli.progress import LiveLine
+    from idiolect.engine.ranks import Ranks
+    from idiolect.runs import compare as comparison
+
+    progress = LiveLine()
+    comparison.run_all(plan, progress)
+    if not Ranks.current().first:
+        return
+    found = [reports.load(item.out) for item in plan]
+    page = reports.write_all(found, place, progress.note, title)
+    if as_json:
+        screen.print_json(reports.rows(found))
+        return
+    screen.print_table(found)
+    print(f"tables: {place / 'compare.md'}, {place / 'compare.csv'}")
+    if page:
+        print(f"report: {page}")

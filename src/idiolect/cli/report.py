@@ -1,0 +1,57 @@
+"""`idiolect report`: tables and one HTML page from run directories."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from idiolect.cli import screen
+from idiolect.cli.options import Json, examples
+from idiolect.errors import UserError, did_you_mean
+
+
+def register(app: typer.Typer) -> None:
+    """Add `report` to the command line."""
+    app.command(
+        epilog=examples(
+            "idiolect report runs/fedas-digits-dirichlet-seed0",
+            "idiolect report runs/compare-digits-dirichlet -o report.html",
+            "idiolect report runs/a runs/b --format md",
+        )
+    )(report)
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs, or folders of runs.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="terminal, md, csv, latex or html.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tables and one self-contained HTML page from run directories, finished or not."""
+    from idiolect import report as reports
+
+    if form is None:
+        endings = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".tex": "latex"}
+        form = endings.get(out.suffix.lower(), "html") if out else "terminal"
+    if form not in (*reports.FORMATS, "terminal"):
+        raise did_you_mean(form, (*reports.FORMATS, "terminal"), "format")
+    found = reports.find(paths)
+    if as_json:
+        screen.print_json(reports.rows(found))
+    elif form == "terminal" and out is None:
+        screen.print_table(found)
+    elif form == "terminal":
+        raise UserError("--format terminal writes no file; leave out -o or choose md, csv or html")
+    elif out is None and form != "html":
+        sys.stdout.write(reports.render(found, form))
+        return
+    target = out or (Path("report.html") if form == "html" else None)
+    if target is not None:
+        try:
+            reports.write(found, target, form)
+        except OSError as error:
+            raise UserError(f"cannot write {target}: {error.strerror}") from None
+        print(f"report: {target}", file=sys.stderr)

@@ -1,0 +1,106 @@
+"""`idiolect run` and `idiolect resume`."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from idiolect.cli import screen
+from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the two commands to the command line."""
+    app.command(
+        epilog=examples(
+            "idiolect run fedas --data cifar10 --split dirichlet --clients 20 "
+            "--set split.alpha=0.1",
+            "idiolect run pflego --rounds 100 --participation 0.2 --save-models best",
+            "idiolect run plga --data mnist --stragglers 8 --set method.lr=0.001 --out runs/plga",
+            "torchrun --nproc-per-node 2 -m idiolect run fedas --data cifar10",
+        )
+    )(run)
+    app.command(
+        epilog=examples(
+            "idiolect resume runs/fedas-digits-dirichlet-seed0", "idiolect resume runs/plga --json"
+        )
+    )(resume)
+
+
+@with_settings()
+def run(
+    method: Annotated[str, typer.Argument(help="Method (idiolect list methods).")],
+    out: Out = None,
+    set_: Set = None,
+    config: File = None,
+    as_json: Json = False,
+    **given: Any,
+) -> None:
+    """Run one method; everything goes into one directory.
+
+    Started by torchrun, the processes share the clients of each round, one GPU each.
+    """
+    from idiolect.cli.progress import LiveLine
+    from idiolect.runs import config as settings
+    from idiolect.runs.execute import execute
+
+    flags = {**flags_of(given), "method": {"name": method}}
+    resolved = settings.resolve(config, flags, set_ or ())
+    place = out or unused(Path("runs") / _run_name(resolved))
+    summary = execute(resolved, place, progress=LiveLine())
+    _show(place, summary, as_json)
+
+
+def resume(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of an unfinished run.")],
+    as_json: Json = False,
+) -> None:
+    """Continue an unfinished run from its last checkpoint, as if it had never stopped."""
+    from idiolect.cli.progress import LiveLine
+    from idiolect.runs import directory
+    from idiolect.runs.execute import execute
+
+    config = directory.read_config(path)
+    if directory.state(path, config) == "finished":
+        print(f"{path} is already finished", file=sys.stderr)
+    summary = execute(config, path, resume=True, progress=LiveLine())
+    _show(path, summary, as_json)
+
+
+def unused(path: Path) -> Path:
+    """The path itself, or with -2, -3, … the first that is not taken."""
+
+    def look() -> str:
+        number, free = 1, path
+        while free.exists():
+            number += 1
+            free = path.with_name(f"{path.name}-{number}")
+        return str(free)
+
+    from idiolect.engine.ranks import Ranks
+
+    return Path(Ranks.current().agree(look))
+
+
+def _show(place: Path, summary: dict[str, Any], as_json: bool) -> None:
+    from idiolect.engine.ranks import Ranks
+
+    if not Ranks.current().first:
+        return
+    if as_json:
+        screen.print_json(summary)
+        return
+    from idiolect import report as reports
+
+    screen.print_table([reports.load(place)])
+    number = summary["protocol"]
+    if number["name"] != "default" and number["value"] is not None:
+        print(f"protocol {number['name']}: {100 * number['value']:.2f} % ({number['what']})")
+    print(f"run: {place}")
+
+
+def _run_name(config: Mapping[str, Any]) -> str:
+    method, data, split = (config[key]["name"] for key in ("method", "data", "split"))
+    return f"{method}-{data}-{split}-seed{config['seed']}"

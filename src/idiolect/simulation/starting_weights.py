@@ -1,0 +1,47 @@
+"""Starting weights from files: one safetensors file, or a folder as a run exports it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from idiolect.errors import UserError
+
+
+def load_init(path: Path) -> tuple[dict[str, Tensor] | None, dict[int, dict[str, Tensor]]]:
+    """A starting point: one weights file, or a folder as exported (server and/or clients)."""
+    if path.is_file():
+        return _load(path), {}
+    server = path / "server.safetensors"
+    clients = {
+        int(file.stem.removeprefix("client_")): _load(file)
+        for file in sorted(path.glob("client_*.safetensors"))
+        if file.stem.removeprefix("client_").isdigit()
+    }
+    if not server.exists() and not clients:
+        raise UserError(
+            f"init: {path} holds neither server.safetensors nor client_0000.safetensors files"
+        )
+    return (_load(server) if server.exists() else None), clients
+
+
+def check_complete(
+    given: Mapping[str, Tensor] | None, model: Mapping[str, Tensor], source: str
+) -> None:
+    """A starting point is whole: a weight left random by a slip in its name would go unnoticed."""
+    if given is None:
+        return
+    for name in model:
+        if name not in given and not name.endswith("num_batches_tracked"):
+            raise UserError(f"init: {source} lacks the model's weight '{name}'")
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"init: {path} is not a readable safetensors file ({reason})") from None

@@ -1,0 +1,68 @@
+"""What a run came to: each round as an event, and all of them as the summary.
+
+The one implementation, for `simulate()`, run directories and real federations.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from idiolect.simulation import metrics
+from idiolect.simulation.outcome import Round
+
+Event = dict[str, Any]
+
+
+def as_event(done: Round) -> Event:
+    """One round as a line of events.jsonl."""
+    loss = float(done.train_loss)
+    event = {
+        "round": done.round,
+        "time": time.time(),
+        "accuracy": metrics.round_stats(done.clients, "before"),
+        "accuracy_after": metrics.round_stats(done.clients, "after"),
+        "accuracy_global": metrics.round_stats(done.clients, "global"),
+        "train_loss": loss if math.isfinite(loss) else None,
+        "diverged": bool(done.started) and done.round > 0 and not math.isfinite(loss),
+        "seconds": done.seconds,
+        "seconds_eval": done.seconds_eval,
+        "samples": done.samples,
+        "bytes_up": done.bytes_up,
+        "bytes_down": done.bytes_down,
+        "started": done.started,
+        "arrived": done.arrived,
+        "staleness": done.staleness,
+    }
+    return dict(json.loads(json.dumps(event, default=lambda value: value.item())))
+
+
+def summarise(
+    method: str,
+    seed: int,
+    protocol: str,
+    personal_model: bool,
+    table: Mapping[str, np.ndarray],
+    events: Sequence[Event],
+) -> dict[str, Any]:
+    """The summary of the rounds so far. `table` has a row per client and round;
+    `personal_model`: whether clients hold a model of their own besides the locally trained one."""
+    seconds = sum(event["seconds"] for event in events)
+    training = seconds - sum(event["seconds_eval"] for event in events)
+    samples = sum(event["samples"] for event in events)
+    return {
+        "method": method,
+        "rounds": max((event["round"] for event in events), default=0),
+        "seed": seed,
+        **metrics.summarise(table, protocol, personal_model),
+        "bytes_up": sum(event["bytes_up"] for event in events),
+        "bytes_down": sum(event["bytes_down"] for event in events),
+        "seconds": seconds,
+        "seconds_eval": seconds - training,
+        "samples": samples,
+        "samples_per_second": samples / training if training > 0 else None,
+        "diverged": any(event["diverged"] for event in events),
+    }
