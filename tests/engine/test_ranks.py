@@ -40,7 +40,7 @@ def torchrun(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
 
 
 def environment() -> dict[str, str]:
-    source = str(Path(runs.__file__).parents[1])
+    source = str(Path(runs.__file__).parents[2])
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": source}
 
 
