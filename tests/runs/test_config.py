@@ -102,3 +102,21 @@ def test_bad_files_are_user_errors(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [1")
     with pytest.raises(UserError, match="not valid YAML"):
         config.read_yaml(tmp_path / "bad.yaml")
+
+
+def test_configs_of_earlier_versions_are_still_configs() -> None:
+    """A setting they do not have gets its default; a clock in whole numbers is the same clock."""
+    made = resolve("clock.window=2.0")
+    old = {key: value for key, value in made.items() if key != "keep"}
+    assert config.complete(old) == made and config.digest(old) == config.digest(made)
+    whole = {**made, "clock": {**made["clock"], "window": 2}}
+    assert config.digest(whole) == config.digest(made)
+
+
+def test_the_config_is_typed() -> None:
+    made = config.RunConfig(method="fedavg", stragglers=3, participation="binomial:0.5")  # type: ignore[arg-type]
+    assert made.method == {"name": "fedavg"} and made.stragglers.count == 3
+    assert made.as_dict()["participation"] == {"kind": "binomial", "rate": 0.5}
+    assert tuple(made.as_dict()) == config.SETTINGS
+    with pytest.raises(UserError, match="schedule must be a path"):
+        resolve(schedule=[[0, 1]])

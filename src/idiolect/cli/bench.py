@@ -42,10 +42,8 @@ def bench(
 ) -> None:
     """Time this machine: rounds, the price of stacking, growth with clients, other libraries."""
     from idiolect import bench as benchmarks
-    from idiolect.core import files
-    from idiolect.engine.ranks import Ranks
 
-    known = benchmarks.BENCHMARKS
+    known, device = benchmarks.BENCHMARKS, given["device"] or "auto"
     if list_them:
         entries = [{"name": n, "what": b.what} for n, b in known.items()]
         screen.print_entries("benchmarks", entries, as_json)
@@ -53,30 +51,22 @@ def bench(
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"cannot write {out}: --out is a file in a folder that exists")
     against = benchmarks.peers.parse(peer or [])
-    for one in against:
+    for one in against if name in known else ():
         fitting = [n for n, b in known.items() if one in b.peers]
-        if name in known and name not in fitting:
-            raise UserError(
-                f"benchmark '{name}' has no job for {one}; --peer {one} goes with "
-                f"{', '.join(fitting)}"
-            )
+        if name not in fitting:
+            goes_with = f"--peer {one} goes with {', '.join(fitting)}"
+            raise UserError(f"benchmark '{name}' has no job for {one}; {goes_with}")
+    note = " (quick: small sizes, random data)" if quick else ""
     results: list[dict[str, Any]] = []
     failed: list[str] = []
 
     def keep(*further: dict[str, Any]) -> None:
-        if out is None or not Ranks.current().first:
-            return
         found = [*results, *further]
-        try:
-            files.write_json(out, found[0] if name else found)
-        except OSError as error:
-            raise UserError(f"cannot write {out}: {error.strerror}") from None
+        _write(out, found[0] if name else found)
 
     for one in [name] if name else known:
         try:
-            result = benchmarks.run(
-                one, given["device"] or "auto", quick, against, peer_rounds, _say, keep
-            )
+            result = benchmarks.run(one, device, quick, against, peer_rounds, _say, keep)
         except UserError as error:
             if name:
                 raise
@@ -85,7 +75,6 @@ def bench(
         results.append(result)
         failed += result.get("failed", [])
         if not as_json:
-            note = " (quick: small sizes, random data)" if quick else ""
             screen.print_rows(f"{one}: {result['what']}{note}", result["rows"])
         keep()
     if as_json:
@@ -94,6 +83,18 @@ def bench(
         print(f"error: {line}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
+
+
+def _write(out: Path | None, found: Any) -> None:
+    from idiolect.core import files
+    from idiolect.engine.ranks import Ranks
+
+    if out is None or not Ranks.current().first:
+        return
+    try:
+        files.write_json(out, found)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}") from None
 
 
 def _say(line: str) -> None:

@@ -61,8 +61,9 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def about(name: str, kind: Any = RunConfig) -> str:
-    """A setting in words: what it means, and which words it may be."""
+def about(name: str, kind: Any = None) -> str:
+    """A setting in words, of a run or of a section: what it means, and which words it may be."""
+    kind = kind or RunConfig
     known = {one.name: one for one in fields(kind)}[name]
     text = str(known.metadata["doc"])
     words = choices(hints(kind)[name])

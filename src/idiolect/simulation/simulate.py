@@ -107,7 +107,7 @@ def prepare(
     if not any(line.startswith("method.epochs ") for line in unused):
         unused += _epochs_unused(method)
     for line in unused:
-        warnings.warn(line, stacklevel=2)
+        warnings.warn(line, stacklevel=3)
     init, schedule = options.init, options.schedule
     if isinstance(init, Path):
         source = str(init)
