@@ -19,8 +19,8 @@ ROWS_NORMALISED_AT_ONCE = 4096
 
 
 class Samples:
-    """The federation's samples, all of them on the device, normalised when a batch is gathered or,
-    on a GPU with room for it, once for all."""
+    """The federation's samples, all of them on the device. They are normalised once for all where
+    the memory allows, else whenever a batch is gathered."""
 
     contents_version = 0  # changes when samples on the device are replaced by others
     storage_version = 0  # changes when `x` or `y` moves: what was captured on it is void
@@ -86,15 +86,14 @@ class Samples:
         return x if self._shift is None else x + self._shift
 
     def prepare(self) -> None:
-        """Before the first training on a GPU: normalise all inputs once if they take little of its
-        memory, so that gathering a batch is one kernel instead of four."""
+        """Before the first training: normalise all inputs once if they take little of the memory,
+        so that gathering a batch is one kernel instead of four."""
         if self._prepared:
             return
         self._prepared = True
-        if self.device.type == "cuda":
-            room = MAX_SHARE_FOR_NORMALISED * devices.free_memory(self.device)
-            if self.x.numel() * self.dtype.itemsize <= room:
-                self.normalise()
+        room = MAX_SHARE_FOR_NORMALISED * devices.free_memory(self.device)
+        if self.x.numel() * self.dtype.itemsize <= room:
+            self.normalise()
 
     def normalise(self) -> None:
         """Replace the inputs by what `inputs` makes of them; the numbers stay the same."""

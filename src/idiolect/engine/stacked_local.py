@@ -99,10 +99,8 @@ class StackedLocal(SamplesLocal):
                 state.total[step.who] += value * share
                 rows.put(state.params, step.who, part)
         self.samples_seen += steps.samples
-        done: tuple[Tree, Tensor, Tree] = tuple(  # type: ignore[assignment]
-            rows.select(what, steps.back) for what in (grad, state.total, state.params)
-        )
-        return done
+        total, params = rows.select(state.total, steps.back), rows.select(state.params, steps.back)
+        return rows.select(grad, steps.back), total, params
 
     def squared_grad(
         self,
