@@ -12,7 +12,6 @@ import pytest
 
 from idiolect import methods
 from idiolect.errors import UserError
-from idiolect.simulation.options import SimulationOptions
 from idiolect.simulation.schedule import (
     Clock,
     Participation,
@@ -22,6 +21,7 @@ from idiolect.simulation.schedule import (
     make,
     schedule_from,
 )
+from idiolect.simulation.settings import SimulationOptions
 from tests.conftest import SmallNet, ragged_federation, run, simulation
 from tests.methods.plain import NET, TINY
 

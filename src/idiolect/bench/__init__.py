@@ -5,8 +5,6 @@ code on the same data in the same run; or a function that makes its rows by itse
 medians after a first round, in which kernels are chosen and graphs captured; it is given apart.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Usage: child.py SPEC.json RESULT.json. Modules that the program imports but does
 that are not installed, are replaced by empty stand-ins; whatever would be called in one fails.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery

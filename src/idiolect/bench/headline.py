@@ -10,8 +10,6 @@ pass. Users of a round are drawn without replacement, there with. On a GPU PyTor
 TF32 in convolutions unless it is told not to, and there it is not: so both are timed here.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from dataclasses import replace

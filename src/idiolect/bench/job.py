@@ -1,7 +1,5 @@
 """A job: a method on a federation that we time, and that a peer may run too."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ pfl-research reads all images and deals them to its users itself, in equal parts
 own seed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Whole rounds, evaluation of all clients included."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Growth with the number of clients, and with the size of the server's matrices."""
 
-from __future__ import annotations
-
 import gc
 import resource
 import sys

@@ -1,7 +1,5 @@
 """What two more seeds in the same stack cost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What it costs to train many models instead of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

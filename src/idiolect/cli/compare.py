@@ -98,7 +98,7 @@ def demo(out: Out = None, seeds: Seeds = "0", as_json: Json = False) -> None:
 
 def _run(plan: "list[Plan]", place: Path, as_json: bool, title: str | None = None) -> None:
     from idiolect import report as reports
-    from idiolect.cli.progress import LiveLine
+    from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
     from idiolect.runs import compare as comparison
 

@@ -1,7 +1,5 @@
 """`idiolect server`, `idiolect client` and `idiolect keys`: a real federation on Flower."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 from functools import partial

@@ -42,7 +42,7 @@ def run(
 
     Started by torchrun, the processes share the clients of each round, one GPU each.
     """
-    from idiolect.cli.progress import LiveLine
+    from idiolect.cli.live_line import LiveLine
     from idiolect.runs import config as settings
     from idiolect.runs.execute import execute
 
@@ -58,7 +58,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Continue an unfinished run from its last checkpoint, as if it had never stopped."""
-    from idiolect.cli.progress import LiveLine
+    from idiolect.cli.live_line import LiveLine
     from idiolect.runs import directory
     from idiolect.runs.execute import execute
 

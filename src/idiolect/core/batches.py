@@ -1,7 +1,5 @@
 """Which samples each step of a client's training sees, and the settings of local SGD."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Moving tensors between host memory and a device, and how much memory is free there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -8,8 +8,6 @@ From this one line come the default, the help text, `idiolect list`, the tables 
 and the check, which runs wherever the object is built: on the command line, from YAML, in Python.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,9 +1,7 @@
 """What clients can do with their data. Methods see only this; the engines implement it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +11,6 @@ from torch import Tensor
 
 from idiolect.core import rng
 from idiolect.core.batches import Order, SgdSettings
-from idiolect.core.method import Loss
 from idiolect.core.net import Net
 from idiolect.core.per_client import Apart, PerClient
 from idiolect.core.tree import Tree
@@ -27,6 +24,7 @@ class Rows:
     values: Tensor
 
 
+Loss = Callable[..., Tensor]
 Coupled = bool | Literal["filled"]
 
 

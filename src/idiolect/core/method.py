@@ -48,12 +48,10 @@ with K = 1; nothing in a method knows which. In the order of a round:
 `mine` never leaves the client; `up` is all that does. docs/contract.md tells the rest.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -62,21 +60,24 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.clients import Table
 from idiolect.core.fields import Checked, hyper
+from idiolect.core.local import Local, Loss, Rows, Trained
+from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
 from idiolect.errors import UserError
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local, Trained
-    from idiolect.core.net import Net
 
 __all__ = [
     "Down",
     "Ids",
+    "Local",
+    "Loss",
     "Method",
+    "Net",
     "Record",
+    "Rows",
     "Server",
     "SgdMethod",
     "Table",
+    "Trained",
     "Tree",
     "Ups",
     "cross_entropy",
@@ -84,7 +85,6 @@ __all__ = [
     "hyper",
 ]
 
-Loss = Callable[..., Tensor]
 Ids = Sequence[int]  # of clients
 
 

@@ -4,8 +4,6 @@ The tree holds the parameters and the floating-point buffers (BatchNorm statisti
 module's own names, so what a method mixes, sends or exports loads back into the plain module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """What is chosen by name in a config: datasets, splits and models."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass

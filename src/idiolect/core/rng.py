@@ -4,8 +4,6 @@ The same (seed, purpose, client, round, …) gives the same numbers whatever the
 of clients, the device count, the resume point or the deployment.
 """
 
-from __future__ import annotations
-
 from zlib import crc32
 
 import numpy as np

@@ -5,8 +5,6 @@ made of), flattened to `part/name` when it is counted, sent or written to disk. 
 is matrix algebra on the flattened stack `[K, D]`: similarity is one GEMM, mixing is one GEMM.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce

@@ -9,7 +9,7 @@ What travels
 
 The server
     terms             who may take part and how long the server waits
-    registry          which clients take part, which requests are open, what happened
+    client_registry   which clients take part, which requests are open, what happened
     dispatch          sends requests, passes trusted answers to their handlers
     enrolment         finds out who is online and who may take part
     client_requests   what is asked of clients

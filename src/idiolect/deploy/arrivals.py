@@ -1,7 +1,5 @@
 """What clients send back: checked, kept until a round uses it, and put together for the method."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +12,9 @@ from idiolect.core import tree
 from idiolect.core.method import Server, Ups
 from idiolect.core.tree import Record, Tree
 from idiolect.deploy import messages, validate
+from idiolect.deploy.client_registry import ClientEntry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
 from idiolect.deploy.messages import Payload
-from idiolect.deploy.registry import ClientEntry, PendingRequest
 from idiolect.simulation import server_state
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.scores import Scores

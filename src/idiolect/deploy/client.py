@@ -9,8 +9,6 @@
 An answer holds what the method sends up, sample counts, losses and accuracies; `mine` stays.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Reads a client's data from a file, a folder or a function, and builds the client with it."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import sys

@@ -1,15 +1,13 @@
 """What the server asks of clients (fit, rejoin, recall, evaluate), and what each message holds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Method, Server
 from idiolect.core.tree import Record, Tree
+from idiolect.deploy.client_registry import ClientEntry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
 from idiolect.deploy.expected_reply import ExpectedReply
-from idiolect.deploy.registry import ClientEntry, PendingRequest
 
 
 class ClientRequests:

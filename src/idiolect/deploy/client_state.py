@@ -6,8 +6,6 @@ replaced in one step (temporary file, sync, rename), so at any moment the disk h
 and the answer that belongs to it. A repeated request is answered from the file and trains nothing.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

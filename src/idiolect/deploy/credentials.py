@@ -6,8 +6,6 @@ DIR/clients/client_3.pub    keys that may take part, by client id
 DIR/clients/client_3        its private half, if it was made here: move it to site 3
 """
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import os

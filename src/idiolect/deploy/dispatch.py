@@ -1,7 +1,5 @@
 """Sends requests and passes the answers that can be trusted to whoever handles their kind."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +7,8 @@ from typing import Any
 
 from idiolect.core.tree import Record
 from idiolect.deploy import messages, validate
+from idiolect.deploy.client_registry import ClientRegistry, PendingRequest
 from idiolect.deploy.messages import Payload
-from idiolect.deploy.registry import ClientRegistry, PendingRequest
 from idiolect.deploy.terms import FederationTerms
 from idiolect.deploy.transport import Reply, Transport
 

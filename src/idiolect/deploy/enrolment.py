@@ -1,16 +1,14 @@
 """Finds out which nodes are online, which clients they are, and whether they may take part."""
 
-from __future__ import annotations
-
 import logging
 import time
 from pathlib import Path
 from typing import Any
 
 from idiolect.deploy import validate
+from idiolect.deploy.client_registry import ClientEntry, ClientRegistry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
 from idiolect.deploy.messages import Payload
-from idiolect.deploy.registry import ClientEntry, ClientRegistry, PendingRequest
 from idiolect.deploy.terms import FederationTerms
 from idiolect.deploy.transport import Transport
 from idiolect.errors import UserError

@@ -1,7 +1,5 @@
 """What a client's answer must look like, found by running the method on four made-up samples."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One experiment from its run directory: gather the clients, run the rounds, write the run."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -4,8 +4,6 @@ safetensors holds names, dtypes, shapes and raw bytes and nothing that could be 
 instead of one array per tensor: Flower fetches every array with a request of its own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

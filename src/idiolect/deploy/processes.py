@@ -3,8 +3,6 @@
 Telemetry, the update check and installing an app's dependencies at run time are switched off.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

@@ -6,8 +6,6 @@ the SuperLink listens on the loopback interface only, and this proxy passes the 
 it, with a limit on the size of a request, and nothing else.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import ssl

@@ -1,7 +1,5 @@
 """`idiolect client`: a SuperNode and a worker as child processes, started again when they end."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """`idiolect server`: SuperLink, proxy, keys and the Flower run, and a line per round."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -4,8 +4,6 @@ It has the simulator's interface (`start`, `step`, `state`, `restore`), so `runs
 same run directory. Given who started and who arrived, it gives the simulator's numbers.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping
@@ -22,11 +20,11 @@ from idiolect.core.method import Method
 from idiolect.core.net import initial_tree
 from idiolect.core.tree import Tree
 from idiolect.deploy.arrivals import Arrivals
+from idiolect.deploy.client_registry import PendingRequest
 from idiolect.deploy.client_requests import ClientRequests
 from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.expected_reply import ExpectedReply
 from idiolect.deploy.messages import Payload
-from idiolect.deploy.registry import PendingRequest
 from idiolect.engine import select
 from idiolect.errors import UserError
 from idiolect.simulation import server_state

@@ -3,8 +3,6 @@
 It listens on the loopback interface; sites reach it through `proxy.py` only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import ssl

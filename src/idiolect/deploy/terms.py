@@ -1,7 +1,5 @@
 """How a federation is run, apart from the method's settings; written to `flower/terms.json`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any
 

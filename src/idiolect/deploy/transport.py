@@ -3,8 +3,6 @@
 `flower_transport.py` is the real one; the tests have one that calls clients directly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,15 +1,13 @@
 """Checks every answer before it touches the server's state: what is wrong with it, or None."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 
 from idiolect.core import tree
 from idiolect.core.tree import Record
+from idiolect.deploy.client_registry import PendingRequest
 from idiolect.deploy.messages import Payload, spec
-from idiolect.deploy.registry import PendingRequest
 
 SIZES = ("train", "val", "test")
 

@@ -8,8 +8,6 @@ Letters in the names and comments of this package:
     C, H, W  channels, height and width of an image; O  output channels; I  inputs of a layer
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy

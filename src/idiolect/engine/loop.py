@@ -1,8 +1,6 @@
 """The reference engine: one client at a time in plain PyTorch, slow and simple. The stacked engine
 must give its numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,8 +9,7 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.batches import BatchPlan, Order, SgdSettings
-from idiolect.core.local import Coupled, Rows, Trained
-from idiolect.core.method import Loss
+from idiolect.core.local import Coupled, Loss, Rows, Trained
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
 from idiolect.engine.engine import Engine

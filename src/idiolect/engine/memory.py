@@ -1,7 +1,5 @@
 """How many clients of a round fit into the memory at once, by measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 

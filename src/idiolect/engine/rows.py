@@ -1,7 +1,5 @@
 """Rows of trees and records: some clients' part, another order, the part that a step needs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The federation's samples, where a device can reach them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What the handles of both engines share: clients' training samples, one client after the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a simulation starts from: a device, an engine, a model that fits, initial weights."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy

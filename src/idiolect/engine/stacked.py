@@ -1,7 +1,5 @@
 """All clients of a round in one kernel, or as many as fit; `stacked_local.py` has what they do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

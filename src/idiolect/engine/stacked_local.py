@@ -5,8 +5,6 @@ on one another (BatchNorm, coupled losses that do not know filling): there clien
 exact size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -15,8 +13,7 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.batches import BatchPlan, Order, SgdSettings
-from idiolect.core.local import Coupled, Rows, Trained
-from idiolect.core.method import Loss
+from idiolect.core.local import Coupled, Loss, Rows, Trained
 from idiolect.core.tree import Tree
 from idiolect.engine import rows
 from idiolect.engine.cuda_graphs import CapturedStep, CapturedSteps

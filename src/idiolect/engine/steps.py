@@ -4,8 +4,6 @@ Clients are sorted by number of steps, so those still active are always the firs
 and the stack shrinks as they finish.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

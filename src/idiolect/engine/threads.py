@@ -1,7 +1,5 @@
 """Clients side by side on the cores of a CPU, in threads with networks of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

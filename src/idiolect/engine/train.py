@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.local import Coupled, Rows
-from idiolect.core.method import Loss
+from idiolect.core.local import Coupled, Loss, Rows
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
 from idiolect.engine import rows

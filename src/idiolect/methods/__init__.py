@@ -1,7 +1,5 @@
 """One file per method. A file of this folder that defines a method is in the registry."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module

@@ -14,20 +14,13 @@ paper's tables have 0.25, 0.5 and 0.75. After delivery w is the new global model
 BatchNorm statistics of the mixture are the client's own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Tree, cross_entropy, hyper
+from idiolect.core.method import Local, Net, Record, Tree, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 def joint(net: Net, params: Tree, x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
@@ -54,10 +47,10 @@ class APFL(FedAvg):
     )
     adaptive: bool = hyper(False, "each client learns its own alpha (Eq. 10)")
 
-    name: ClassVar[str] = "apfl"
-    paper: ClassVar[str] = "Deng et al., Adaptive Personalized Federated Learning"
-    year: ClassVar[int] = 2020
-    personal_part: ClassVar[str] = "a second whole model, and alpha"
+    name = "apfl"
+    paper = "Deng et al., Adaptive Personalized Federated Learning"
+    year = 2020
+    personal_part = "a second whole model, and alpha"
 
     def client_init(self, start: Tree, local: Local) -> Record:
         alpha = local.each(self.alpha)

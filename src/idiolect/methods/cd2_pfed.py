@@ -13,22 +13,16 @@ and none here. The paper smooths after local epochs, here it is after rounds. As
 of FedAS, 'channels:0.5' is the same decoupling without distillation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Server, Ups, cross_entropy, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 def cyclic_distillation(
@@ -69,11 +63,11 @@ class CD2pFed(FedAvg):
         needs="personal_share!=0",
     )
 
-    name: ClassVar[str] = "cd2_pfed"
-    paper: ClassVar[str] = "Shen et al., CD2-pFed: Cyclic Distillation-guided Channel Decoupling"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the last channels of every layer"
-    traffic: ClassVar[str] = "2 shared channels"
+    name = "cd2_pfed"
+    paper = "Shen et al., CD2-pFed: Cyclic Distillation-guided Channel Decoupling"
+    year = 2022
+    personal_part = "the last channels of every layer"
+    traffic = "2 shared channels"
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}

@@ -18,20 +18,14 @@ are norms of updates, so they depend on model and learning rate. A cluster split
 all its members take part in: the criteria are about all of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Down, Ids, Net, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -53,10 +47,10 @@ class CFL(FedAvg):
     )
     smallest: int = hyper(3, "clusters of fewer clients are not split", min=2, needs="eps1!=0")
 
-    name: ClassVar[str] = "cfl"
-    paper: ClassVar[str] = "Sattler et al., Clustered Federated Learning"
-    year: ClassVar[int] = 2020
-    personal_part: ClassVar[str] = "the model of the client's cluster"
+    name = "cfl"
+    paper = "Sattler et al., Clustered Federated Learning"
+    year = 2020
+    personal_part = "the model of the client's cluster"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         models = tree.apply(lambda x: x[None], start)  # one per cluster

@@ -11,18 +11,13 @@ In paper and program w_t is the model received. With personal_steps='after' the 
 after the global ones and are pulled to the client's own freshly trained copy of it instead.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Tree, hyper
+from idiolect.core.method import Local, Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import proximal
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)
@@ -38,10 +33,10 @@ class Ditto(FedAvg):
         "before", "the global steps, pulled to the received model; or after, to the trained one"
     )
 
-    name: ClassVar[str] = "ditto"
-    paper: ClassVar[str] = "Li et al., Ditto: Fair and Robust FL Through Personalization"
-    year: ClassVar[int] = 2021
-    personal_part: ClassVar[str] = "a second whole model"
+    name = "ditto"
+    paper = "Li et al., Ditto: Fair and Robust FL Through Personalization"
+    year = 2021
+    personal_part = "a second whole model"
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}

@@ -1,7 +1,5 @@
 """The table of methods: `python -m idiolect.methods.document > docs/methods.md`."""
 
-from __future__ import annotations
-
 from idiolect.methods import REGISTRY
 
 INTRODUCTION = """\

@@ -16,22 +16,16 @@ caps it. It watches the last mini-batch's loss; here it is the mean over the pas
 threshold and the window are those quoted with FedAS.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Tree, hyper
+from idiolect.core.method import Local, Net, Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.shared import holdout
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 def mixed(own: Tree, theirs: Tree, weight: Tree) -> Tree:
@@ -73,10 +67,10 @@ class FedALA(FedAvg):
         50, "most passes over the share in a client's first mixing", min=1, needs="eta!=0"
     )
 
-    name: ClassVar[str] = "fedala"
-    paper: ClassVar[str] = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized FL"
-    year: ClassVar[int] = 2023
-    personal_part: ClassVar[str] = "the mixture of own and global model, and its weights W"
+    name = "fedala"
+    paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized FL"
+    year = 2023
+    personal_part = "the mixture of own and global model, and its weights W"
 
     def client_init(self, start: Tree, local: Local) -> Record:
         weight = tree.pick(start, local.net.weights[-self.layer_index :])

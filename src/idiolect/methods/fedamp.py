@@ -19,21 +19,16 @@ HeurFedAMP: `xi_ii` is fixed, the others share the rest by a softmax of sigma co
 BatchNorm statistics stay on the client.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Server, SgdMethod, Table, Ups, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.fedprox import proximal
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -58,10 +53,10 @@ class FedAMP(SgdMethod):
         0.5, "xi_ii of weights='heuristic'", min=0, max=1, needs="weights=heuristic"
     )
 
-    name: ClassVar[str] = "fedamp"
-    paper: ClassVar[str] = "Huang et al., Personalized Cross-Silo FL on Non-IID Data"
-    year: ClassVar[int] = 2021
-    personal_part: ClassVar[str] = "the whole model"
+    name = "fedamp"
+    paper = "Huang et al., Personalized Cross-Silo FL on Non-IID Data"
+    year = 2021
+    personal_part = "the whole model"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"clouds": Table(tree.pick(start, net.weights))}

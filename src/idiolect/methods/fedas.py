@@ -13,21 +13,17 @@ server's own object, so client k inherits the alignment of clients 1..k-1 and id
 up different; here every client aligns a copy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
+from idiolect.core.local import Local
 from idiolect.core.method import Down, Ids, Server, SgdMethod, Ups, cross_entropy, features, hyper
+from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 def match_sample(net: Net, params: Tree, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
@@ -67,12 +63,12 @@ class FedAS(SgdMethod):
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
     personal_layers: str = hyper("head", "head, norm, channels:0.5 (CD2-pFed), or name patterns")
 
-    name: ClassVar[str] = "fedas"
-    paper: ClassVar[str] = "Yang et al., FedAS: Bridging Inconsistency in Personalized FL"
-    year: ClassVar[int] = 2024
-    personal_part: ClassVar[str] = "the head, and the client's own last base"
-    traffic: ClassVar[str] = "2 base"
-    rounds_default: ClassVar[int] = 40
+    name = "fedas"
+    paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized FL"
+    year = 2024
+    personal_part = "the head, and the client's own last base"
+    traffic = "2 base"
+    rounds_default = 40
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"base": net.shared(start, self.personal_layers)}

@@ -7,20 +7,14 @@ BatchNorm statistics are averaged with the weights. The defaults are plain SGD w
 epoch, batches of 32; each paper's comparison has its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups, hyper
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
+from idiolect.core.method import Down, Ids, Local, Net, Record, Server, SgdMethod, Tree, Ups, hyper
 
 
 @dataclass(frozen=True)
@@ -30,9 +24,9 @@ class FedAvg(SgdMethod):
 
     weighting: Literal["samples", "uniform"] = hyper("samples", "how clients count in the mean")
 
-    name: ClassVar[str] = "fedavg"
-    paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning of Deep Networks"
-    year: ClassVar[int] = 2017
+    name = "fedavg"
+    paper = "McMahan et al., Communication-Efficient Learning of Deep Networks"
+    year = 2017
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start}

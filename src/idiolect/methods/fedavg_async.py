@@ -13,20 +13,15 @@ mini-batches (`steps`; 0 means `epochs`). Xie et al. merge every upload as it co
 program, and this one, averages a round's arrivals.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Local, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)
@@ -37,9 +32,9 @@ class FedAvgAsync(FedAvg):
     batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'", min=1)
     steps: int = hyper(20, "mini-batches per round (0: use epochs)", min=0)
 
-    name: ClassVar[str] = "fedavg_async"
-    asynchronous: ClassVar[bool] = True
-    rounds_default: ClassVar[int] = 800
+    name = "fedavg_async"
+    asynchronous = True
+    rounds_default = 800
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"cursor": torch.zeros_like(local.sizes, dtype=torch.int64)}
@@ -71,9 +66,9 @@ class FedAsync(FedAvgAsync):
     )
     hinge_slope: float = hyper(10.0, "a of the hinge", min=0, needs="staleness=hinge")
 
-    name: ClassVar[str] = "fedasync"
-    paper: ClassVar[str] = "Xie et al., Asynchronous Federated Optimization"
-    year: ClassVar[int] = 2019
+    name = "fedasync"
+    paper = "Xie et al., Asynchronous Federated Optimization"
+    year = 2019
 
     def arrivals(self, server: Server, ups: Ups) -> Tree:
         late = ups.staleness

@@ -10,17 +10,11 @@ on (searched 0, .1, .5, .9, .99); the paper itself goes up to .997. BatchNorm
 statistics have no momentum (a variance must not overshoot below 0): they are averaged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from idiolect.core import tree
-from idiolect.core.method import Ids, Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Ids, Net, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -31,9 +25,9 @@ class FedAvgM(FedAvg):
     nesterov: bool = hyper(True, "Nesterov's momentum, else plain", needs="beta!=0")
     server_lr: float = hyper(1.0, "server step eta", above=0)
 
-    name: ClassVar[str] = "fedavgm"
-    paper: ClassVar[str] = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution"
-    year: ClassVar[int] = 2019
+    name = "fedavgm"
+    paper = "Hsu et al., Measuring the Effects of Non-Identical Data Distribution"
+    year = 2019
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "velocity": tree.zeros_like(tree.pick(start, net.weights))}

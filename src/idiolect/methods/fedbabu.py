@@ -10,19 +10,13 @@ Rounds and local epochs trade off at 320 passes (tau 1, 4, 10); the learning rat
 after half and three quarters of the rounds, which `lr_decay` only approximates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from idiolect.core import tree
-from idiolect.core.method import Ids, Record, Server, Tree, hyper
+from idiolect.core.method import Ids, Local, Net, Record, Server, Tree, hyper
 from idiolect.errors import UserError
 from idiolect.methods.fedper import FedPer
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -38,11 +32,11 @@ class FedBABU(FedPer):
     )
     fine_tune_epochs: int = hyper(5, "epochs of fine-tuning before prediction (0: none)", min=0)
 
-    name: ClassVar[str] = "fedbabu"
-    paper: ClassVar[str] = "Oh et al., FedBABU: Toward Enhanced Representation for FL"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the fine-tuned head"
-    traffic: ClassVar[str] = "2 base"
+    name = "fedbabu"
+    paper = "Oh et al., FedBABU: Toward Enhanced Representation for FL"
+    year = 2022
+    personal_part = "the fine-tuned head"
+    traffic = "2 base"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         frozen = tree.pick(start, net.part(self.personal_layers))

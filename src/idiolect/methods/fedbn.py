@@ -7,10 +7,7 @@ The paper and its code average uniformly over datasets cut to equal size; here i
 count, which is the same there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 from idiolect.core.method import hyper
 from idiolect.methods.fedper import FedPer
@@ -22,8 +19,8 @@ class FedBN(FedPer):
 
     personal_layers: str = hyper("norm", "what stays: norm, or name patterns")
 
-    name: ClassVar[str] = "fedbn"
-    paper: ClassVar[str] = "Li et al., FedBN: FL on Non-IID Features via Local Batch Normalization"
-    year: ClassVar[int] = 2021
-    personal_part: ClassVar[str] = "the normalization layers and their statistics"
-    traffic: ClassVar[str] = "2 without norm"
+    name = "fedbn"
+    paper = "Li et al., FedBN: FL on Non-IID Features via Local Batch Normalization"
+    year = 2021
+    personal_part = "the normalization layers and their statistics"
+    traffic = "2 without norm"

@@ -14,31 +14,16 @@ epochs" repeats the same start; n_epochs really goes further. A distance of 0 di
 code; here such models share the weight. BatchNorm statistics stay on the client, as in the code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import (
-    Down,
-    Ids,
-    Record,
-    Server,
-    SgdMethod,
-    Table,
-    Tree,
-    Ups,
-    cross_entropy,
-    hyper,
-)
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
+from idiolect.core.local import Local
+from idiolect.core.method import Down, Ids, Net, Server, SgdMethod, Table, Ups, cross_entropy, hyper
+from idiolect.core.tree import Record, Tree
 
 EPS = 1e-12
 
@@ -57,12 +42,12 @@ class FedDWA(SgdMethod):
         1, "epochs of guidance='n_epochs'", min=1, needs="guidance=n_epochs"
     )
 
-    name: ClassVar[str] = "feddwa"
-    paper: ClassVar[str] = "Liu et al., FedDWA: Personalized FL with Dynamic Weight Adjustment"
-    year: ClassVar[int] = 2023
-    personal_part: ClassVar[str] = "the whole model (mixed by the server), BatchNorm statistics"
-    traffic: ClassVar[str] = "3"
-    rounds_default: ClassVar[int] = 100
+    name = "feddwa"
+    paper = "Liu et al., FedDWA: Personalized FL with Dynamic Weight Adjustment"
+    year = 2023
+    personal_part = "the whole model (mixed by the server), BatchNorm statistics"
+    traffic = "3"
+    rounds_default = 100
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"models": Table(tree.pick(start, net.weights))}

@@ -18,21 +18,16 @@ A number drawn by a client seeds the server's random choices, so that they can b
 BatchNorm statistics travel with the models.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, SgdMethod, Table, Ups, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared import holdout
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local, Rows
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -53,11 +48,11 @@ class FedFomo(SgdMethod):
         "first_order", "of the candidates, or an ablation"
     )
 
-    name: ClassVar[str] = "fedfomo"
-    paper: ClassVar[str] = "Zhang et al., Personalized FL with First Order Model Optimization"
-    year: ClassVar[int] = 2021
-    personal_part: ClassVar[str] = "the whole model (mixed by the client)"
-    traffic: ClassVar[str] = "1 + M"
+    name = "fedfomo"
+    paper = "Zhang et al., Personalized FL with First Order Model Optimization"
+    year = 2021
+    personal_part = "the whole model (mixed by the client)"
+    traffic = "1 + M"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         like, n = tree.any_leaf(start), len(clients)

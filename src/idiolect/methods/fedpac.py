@@ -15,33 +15,18 @@ covariance is scaled as here. Classes without a global centroid are drawn to the
 before training, and nothing is drawn in the first round (both from the code).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import (
-    Down,
-    Ids,
-    Record,
-    Server,
-    SgdMethod,
-    Table,
-    Tree,
-    Ups,
-    features,
-    hyper,
-)
+from idiolect.core.local import Local
+from idiolect.core.method import Down, Ids, Net, Server, SgdMethod, Table, Ups, features, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared.prototypes import aligned, class_average
 from idiolect.methods.shared.simplex import combination
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -61,12 +46,12 @@ class FedPAC(SgdMethod):
     lam: float = hyper(1.0, "lambda: pull of features to the global centroids", min=0)
     combine: bool = hyper(True, "combine heads, else every client keeps its own")
 
-    name: ClassVar[str] = "fedpac"
-    paper: ClassVar[str] = "Xu et al., Personalized FL with Feature Alignment and Classifier Coll."
-    year: ClassVar[int] = 2023
-    personal_part: ClassVar[str] = "the head (combined by the server)"
-    traffic: ClassVar[str] = "2 and 3 class means"
-    rounds_default: ClassVar[int] = 200
+    name = "fedpac"
+    paper = "Xu et al., Personalized FL with Feature Alignment and Classifier Coll."
+    year = 2023
+    personal_part = "the head (combined by the server)"
+    traffic = "2 and 3 class means"
+    rounds_default = 200
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weight = start[net.linear_head()[0]]

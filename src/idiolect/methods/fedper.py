@@ -7,17 +7,10 @@ the head, the last linear layer.
 PFLEGO compares with a FedPer of 50 joint full-batch steps per round: batch_size='full', epochs=50.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups, hyper
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
+from idiolect.core.method import Down, Ids, Local, Net, Record, Server, SgdMethod, Tree, Ups, hyper
 
 
 @dataclass(frozen=True)
@@ -26,11 +19,11 @@ class FedPer(SgdMethod):
 
     personal_layers: str = hyper("head", "what stays: head, norm, or name patterns")
 
-    name: ClassVar[str] = "fedper"
-    paper: ClassVar[str] = "Arivazhagan et al., Federated Learning with Personalization Layers"
-    year: ClassVar[int] = 2019
-    personal_part: ClassVar[str] = "the head"
-    traffic: ClassVar[str] = "2 base"
+    name = "fedper"
+    paper = "Arivazhagan et al., Federated Learning with Personalization Layers"
+    year = 2019
+    personal_part = "the head"
+    traffic = "2 base"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"base": tree.drop(start, net.part(self.personal_layers))}

@@ -15,21 +15,15 @@ penalty is the mean over features as in the code. The code collects prototypes w
 here they are the features of the trained model. A class absent from this round keeps its prototype.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Record, Server, Tree, Ups, features, hyper
 from idiolect.methods.local import LocalOnly
 from idiolect.methods.shared.prototypes import aligned, class_average
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 NEVER = -1e9  # bias of a class without prototype
 
@@ -46,12 +40,12 @@ class FedProto(LocalOnly):
         "prototype", "predict the class of the nearest prototype, or with the client's own head"
     )
 
-    name: ClassVar[str] = "fedproto"
-    paper: ClassVar[str] = "Tan et al., FedProto: Federated Prototype Learning"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the whole model"
-    traffic: ClassVar[str] = "2 prototypes"
-    rounds_default: ClassVar[int] = 100
+    name = "fedproto"
+    paper = "Tan et al., FedProto: Federated Prototype Learning"
+    year = 2022
+    personal_part = "the whole model"
+    traffic = "2 prototypes"
+    rounds_default = 100
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weight, bias = net.biased_head()

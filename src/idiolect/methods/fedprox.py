@@ -7,21 +7,14 @@ paper .001 to 1. mu = 0, the default of some libraries, is FedAvg. In the paper 
 partial work; here who is late is a matter of the schedule.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Tree, cross_entropy, hyper
+from idiolect.core.method import Local, Net, Record, Tree, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 def proximal(
@@ -38,9 +31,9 @@ class FedProx(FedAvg):
 
     mu: float = hyper(0.1, "strength of the pull to the received model (0: FedAvg)", min=0)
 
-    name: ClassVar[str] = "fedprox"
-    paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks"
-    year: ClassVar[int] = 2020
+    name = "fedprox"
+    paper = "Li et al., Federated Optimization in Heterogeneous Networks"
+    year = 2020
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         anchor = tree.pick(down["model"], local.net.weights)

@@ -13,21 +13,16 @@ that one step is the gradient; `server='sgd'`, `alpha='sampled'`, `scale=false`.
 Where PFLEGO's listing and code disagree: the listing multiplies by I/r, the code does not: `scale`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, features, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, Ups, features, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.pflego import PFLEGO, head_loss
 from idiolect.methods.shared import holdout
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local, Rows
-    from idiolect.core.net import Net
 
 
 def weighted_head_loss(net: Net, params: Tree, h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -50,9 +45,9 @@ class FedRecon(PFLEGO):
     scale: bool = hyper(True, "the server multiplies by I/r (PFLEGO's listing)")
     head_step: ClassVar[Literal["literal"]] = "literal"  # type: ignore[misc]  # there is none
 
-    name: ClassVar[str] = "fedrecon"
-    paper: ClassVar[str] = "Singhal et al., Federated Reconstruction: Partially Local FL"
-    year: ClassVar[int] = 2021
+    name = "fedrecon"
+    paper = "Singhal et al., Federated Reconstruction: Partially Local FL"
+    year = 2021
 
     def client_init(self, start: Tree, local: Local) -> Record:
         mine = super().client_init(start, local)

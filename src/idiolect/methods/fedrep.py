@@ -10,17 +10,12 @@ Sampled clients are tested before the next round as they are; the code's last ro
 on every client, is one more `fit`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 from idiolect.core import tree
-from idiolect.core.method import Record, hyper
+from idiolect.core.method import Local, Record, hyper
 from idiolect.methods.fedper import FedPer
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)
@@ -36,10 +31,10 @@ class FedRep(FedPer):
         0.5, "momentum of local SGD, forgotten after every phase", min=0, below=1
     )
 
-    name: ClassVar[str] = "fedrep"
-    paper: ClassVar[str] = "Collins et al., Exploiting Shared Representations for Personalized FL"
-    year: ClassVar[int] = 2021
-    rounds_default: ClassVar[int] = 100
+    name = "fedrep"
+    paper = "Collins et al., Exploiting Shared Representations for Personalized FL"
+    year = 2021
+    rounds_default = 100
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         base, own = down["base"], mine["own"]

@@ -15,23 +15,17 @@ A class the client lacks has count 0 and log 0; it counts `FLOOR` samples here: 
 finite. There is no public code.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Loss, Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Down, Ids, Local, Loss, Net, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.shared.hypernetwork import generate, hypernetwork, unprefixed
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 FLOOR = 1e-8
 OWN = "personal."  # prefix of leaves beside the module's own
@@ -65,12 +59,12 @@ class FedRoD(FedAvg):
         "balanced_softmax", "loss of the generic head"
     )
 
-    name: ClassVar[str] = "fedrod"
-    paper: ClassVar[str] = "Chen and Chao, On Bridging Generic and Personalized FL"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "a second head"
-    traffic: ClassVar[str] = "2"
-    rounds_default: ClassVar[int] = 100
+    name = "fedrod"
+    paper = "Chen and Chao, On Bridging Generic and Personalized FL"
+    year = 2022
+    personal_part = "a second head"
+    traffic = "2"
+    rounds_default = 100
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         net.linear_head()

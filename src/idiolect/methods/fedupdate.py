@@ -8,16 +8,11 @@ rounds. There all clients take part in every round; here a client that was away 
 receives now.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
-from idiolect.core.method import Record, Tree, hyper
+from idiolect.core.method import Local, Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
 
 
 @dataclass(frozen=True)
@@ -29,11 +24,11 @@ class FedUpdate(FedAvg):
     weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
     update_steps: int = hyper(1, "mini-batch steps after averaging (0: FedAvg)", min=0)
 
-    name: ClassVar[str] = "fedupdate"
-    paper: ClassVar[str] = "baseline of Personalized Heterogeneous FL with Gradient Similarity"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the whole model, a step away from the mean"
-    rounds_default: ClassVar[int] = 100
+    name = "fedupdate"
+    paper = "baseline of Personalized Heterogeneous FL with Gradient Similarity"
+    year = 2022
+    personal_part = "the whole model, a step away from the mean"
+    rounds_default = 100
 
     def adapt(self, params: Tree, local: Local) -> Tree:
         return self._update(params, local)

@@ -11,19 +11,14 @@ There the model of the last round is tuned; here it is whenever a client is test
 first round.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
-from idiolect.core.method import Method, Tree, cross_entropy, hyper
+from idiolect.core.method import Local, Method, Tree, cross_entropy, hyper
 from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import FedProx
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
 
 SUFFIX = "_ft"
 

@@ -17,22 +17,16 @@ the training samples, never trained on. Of the paper, pruning of neighbours and 
 out. BatchNorm statistics stay on the client.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, SgdMethod, Ups, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared import holdout
 from idiolect.methods.shared.adam import adam
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local, Rows
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -51,11 +45,11 @@ class L2C(SgdMethod):
         0.2, "own training samples alpha is learned on (0: all of them)", min=0, below=1
     )
 
-    name: ClassVar[str] = "l2c"
-    paper: ClassVar[str] = "Li et al., Learning to Collaborate in Decentralized Learning"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the whole model (mixed by the client), BatchNorm statistics"
-    traffic: ClassVar[str] = "1 + N"
+    name = "l2c"
+    paper = "Li et al., Learning to Collaborate in Decentralized Learning"
+    year = 2022
+    personal_part = "the whole model (mixed by the client), BatchNorm statistics"
+    traffic = "1 + N"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         still = tree.expand(tree.zeros_like(tree.pick(start, net.weights)), len(clients))

@@ -8,10 +8,8 @@ sizes), starts from a model FedAvg has trained for hundreds of rounds (give it a
 weights), and on CIFAR-10 also shares the layer below the last (`personal_layers` takes patterns).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from idiolect.core.method import hyper
 from idiolect.methods.fedper import FedPer
@@ -26,8 +24,8 @@ class LGFedAvg(FedPer):
     momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds", min=0, below=1)
     personal_layers: str = hyper("body", "what stays: body, or name patterns")
 
-    name: ClassVar[str] = "lg_fedavg"
-    paper: ClassVar[str] = "Liang et al., Think Locally, Act Globally: Federated Learning with LG"
-    year: ClassVar[int] = 2020
-    personal_part: ClassVar[str] = "the body"
-    traffic: ClassVar[str] = "2 head"
+    name = "lg_fedavg"
+    paper = "Liang et al., Think Locally, Act Globally: Federated Learning with LG"
+    year = 2020
+    personal_part = "the body"
+    traffic = "2 head"

@@ -15,20 +15,14 @@ p = 1 the code leaves w_1 at the initial model; here it is w_t, and the leap van
 Defaults are the paper's: 20 mini-batches of 64 per round, lr 0.001 (see `fedavg_async`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg_async import FedAvgAsync
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
@@ -39,10 +33,10 @@ class LGA(FedAvgAsync):
     weight: Literal["softmax", "cosine"] = hyper("softmax", "St, or the raw cosine of the code")
     stages: Literal[2, 1, "tensor"] = hyper(2, "similarity of body and head, whole, or per tensor")
 
-    name: ClassVar[str] = "lga"
-    paper: ClassVar[str] = "Personalized Heterogeneous FL with Gradient Similarity"
-    year: ClassVar[int] = 2022
-    traffic: ClassVar[str] = "2 (4 when late)"
+    name = "lga"
+    paper = "Personalized Heterogeneous FL with Gradient Similarity"
+    year = 2022
+    traffic = "2 (4 when late)"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": tree.pick(start, net.weights), "past": {}}

@@ -3,26 +3,19 @@
 The yardstick of all four papers: a collaboration that does not beat it is not worth its messages.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Tree, Ups
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
+from idiolect.core.method import Down, Ids, Local, Net, Record, Server, SgdMethod, Tree, Ups
 
 
 @dataclass(frozen=True)
 class LocalOnly(SgdMethod):
     """Every client trains alone from the common start; nothing is sent."""
 
-    name: ClassVar[str] = "local"
-    paper: ClassVar[str] = "baseline of all four papers"
-    personal_part: ClassVar[str] = "the whole model"
-    traffic: ClassVar[str] = "0"
+    name = "local"
+    paper = "baseline of all four papers"
+    personal_part = "the whole model"
+    traffic = "0"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {}

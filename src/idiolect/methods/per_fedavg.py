@@ -16,23 +16,17 @@ SGD steps on every mini-batch, tested without adaptation: form='two_step' (both 
 adapt_steps=0. PLGA's Table 2 has its asynchronous variant, `per_fedavg_async`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Tree, cross_entropy, hyper
+from idiolect.core.method import Local, Net, Record, Tree, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 Batch = tuple[Tensor, Tensor]
 
@@ -95,12 +89,10 @@ class PerFedAvg(FedAvg):
     )
     adapt_steps: int = hyper(1, "steps of size alpha before predicting", min=0)
 
-    name: ClassVar[str] = "per_fedavg"
-    paper: ClassVar[str] = (
-        "Fallah et al., Personalized Federated Learning with Theoretical Guarantees"
-    )
-    year: ClassVar[int] = 2020
-    personal_part: ClassVar[str] = "the whole model, one step from the global one"
+    name = "per_fedavg"
+    paper = "Fallah et al., Personalized Federated Learning with Theoretical Guarantees"
+    year = 2020
+    personal_part = "the whole model, one step from the global one"
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         if self.form == "two_step":

@@ -8,26 +8,20 @@ A straggler with period p is there again after p + 1 rounds: run it with straggl
 (the other methods of that table have p + 2, cycle 'code').
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from idiolect.core.method import Ids, Record, Server, Table, Tree, Ups
+from idiolect.core.method import Ids, Local, Net, Record, Server, Table, Tree, Ups
 from idiolect.methods.fedavg_async import FedAvgAsync
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
 class PerFedAvgAsync(FedAvgAsync):
     """Two steps per mini-batch; the server averages the latest model of every client."""
 
-    name: ClassVar[str] = "per_fedavg_async"
-    paper: ClassVar[str] = "baseline of Personalized Heterogeneous FL with Gradient Similarity"
-    year: ClassVar[int] = 2022
+    name = "per_fedavg_async"
+    paper = "baseline of Personalized Heterogeneous FL with Gradient Similarity"
+    year = 2022
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "latest": Table(start)}

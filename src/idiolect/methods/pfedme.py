@@ -15,21 +15,14 @@ Defaults: lambda 15, K 5 (the paper), personal lr 0.01, lr 0.01, beta 1 (SPFL's 
 K 2; FedDWA's has lambda 1, K 5, beta 1). beta = 0, a default elsewhere, freezes the global model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Local, Net, Record, Server, Tree, Ups, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.fedprox import proximal
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 def moreau(net: Net, params: Tree, x: Tensor, y: Tensor, lam: Tensor, step: Tensor) -> Tensor:
@@ -55,10 +48,10 @@ class PFedMe(FedAvg):
     lr: float = hyper(0.01, "learning rate of the local global model w", above=0)
     beta: float = hyper(1.0, "server mixing; 1 is the mean of the arrivals", min=0)
 
-    name: ClassVar[str] = "pfedme"
-    paper: ClassVar[str] = "T. Dinh et al., Personalized Federated Learning with Moreau Envelopes"
-    year: ClassVar[int] = 2020
-    personal_part: ClassVar[str] = "the whole model theta"
+    name = "pfedme"
+    paper = "T. Dinh et al., Personalized Federated Learning with Moreau Envelopes"
+    year = 2020
+    personal_part = "the whole model theta"
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"theta": start}

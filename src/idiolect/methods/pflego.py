@@ -16,23 +16,18 @@ code do not: `head_step` 'literal' (default) or 'exact'. The paper normalises al
 clients, the code over the sampled ones and keeps I/r: `alpha` 'all' (default) or 'sampled'.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Method, Server, Ups, cross_entropy, features, hyper
+from idiolect.core.local import Local
+from idiolect.core.method import Down, Ids, Method, Net, Server, Ups, cross_entropy, features, hyper
 from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared.adam import adam
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 NEVER = -1e9  # bias of classes a client does not have
 
@@ -57,12 +52,12 @@ class PFLEGO(Method):
         "uniform", "heads start uniform in [0, 1), or from the model's own head"
     )
 
-    name: ClassVar[str] = "pflego"
-    paper: ClassVar[str] = "Nikoloutsopoulos et al., Personalized FL with Exact SGD"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the head"
-    traffic: ClassVar[str] = "2 base"
-    rounds_default: ClassVar[int] = 200
+    name = "pflego"
+    paper = "Nikoloutsopoulos et al., Personalized FL with Exact SGD"
+    year = 2022
+    personal_part = "the head"
+    traffic = "2 base"
+    rounds_default = 200
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         theta = tree.drop(tree.pick(start, net.weights), net.head)

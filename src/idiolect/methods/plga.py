@@ -9,28 +9,21 @@ contacts wp stays as it is. A client only predicts with it: training starts from
 Defaults, and where paper and code disagree: see `lga`. St of Eq. 14 is always the softmax (13).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from idiolect.core import tree
-from idiolect.core.method import Record, Tree
+from idiolect.core.method import Local, Net, Record, Tree
 from idiolect.methods.lga import LGA
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 @dataclass(frozen=True)
 class PLGA(LGA):
     """Every client predicts with a mix of its own leap and the present global model."""
 
-    name: ClassVar[str] = "plga"
-    personal_part: ClassVar[str] = "the mixed model wp, BatchNorm statistics"
+    name = "plga"
+    personal_part = "the mixed model wp, BatchNorm statistics"
 
     def client_init(self, start: Tree, local: Local) -> Record:
         mine = super().client_init(start, local)

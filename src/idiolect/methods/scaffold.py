@@ -14,21 +14,16 @@ so clients of unequal size are right. With momentum or weight decay it measures 
 change it. Only weights have control variates; BatchNorm statistics are averaged as in FedAvg.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, Tree, Ups, cross_entropy, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Server, Ups, cross_entropy, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.fedavg import FedAvg
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 
 def corrected(net: Net, params: Tree, x: Tensor, y: Tensor, correction: Tree) -> Tensor:
@@ -44,10 +39,10 @@ class Scaffold(FedAvg):
     option: Literal[2, 1] = hyper(2, "c_i+ from the steps taken (2) or a gradient at x (1)")
     server_lr: float = hyper(1.0, "server step eta", above=0)
 
-    name: ClassVar[str] = "scaffold"
-    paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for FL"
-    year: ClassVar[int] = 2020
-    traffic: ClassVar[str] = "4"
+    name = "scaffold"
+    paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for FL"
+    year = 2020
+    traffic = "4"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "control": tree.zeros_like(tree.pick(start, net.weights))}

@@ -15,31 +15,16 @@ clients are linked most, and then uses 5 % of it beside the graph of classes; no
 What a client predicts with is `u_i`. BatchNorm statistics stay on the client.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import (
-    Down,
-    Ids,
-    Record,
-    Server,
-    SgdMethod,
-    Table,
-    Tree,
-    Ups,
-    cross_entropy,
-    hyper,
-)
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
+from idiolect.core.local import Local
+from idiolect.core.method import Down, Ids, Net, Server, SgdMethod, Table, Ups, cross_entropy, hyper
+from idiolect.core.tree import Record, Tree
 
 EPS = 1e-6  # a distance of zero has no slope
 
@@ -74,11 +59,11 @@ class SFL(SgdMethod):
         1.0, "share of spread models, the rest is own", min=0, max=1, needs="graph!=identity"
     )
 
-    name: ClassVar[str] = "sfl"
-    paper: ClassVar[str] = "Chen et al., Personalized Federated Learning With a Graph"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the whole model (mixed by the server), BatchNorm statistics"
-    traffic: ClassVar[str] = "3"
+    name = "sfl"
+    paper = "Chen et al., Personalized Federated Learning With a Graph"
+    year = 2022
+    personal_part = "the whole model (mixed by the server), BatchNorm statistics"
+    traffic = "3"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weights = tree.pick(start, net.weights)

@@ -15,21 +15,16 @@ layers and leaves biases out of every cosine: similarity='layers'. "Two-step" me
 each mini-batch, not one of twice the size. Both trainings of a refresh start from the mean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Record, Server, SgdMethod, Table, Tree, Ups, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Server, SgdMethod, Table, Ups, hyper
+from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared import sngs
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local
-    from idiolect.core.net import Net
 
 SOFT = "similarity=cosine|layers"  # where there is a softmax
 
@@ -59,12 +54,12 @@ class SPFL(SgdMethod):
     eta: float = hyper(1.0, "server step", min=0)
     refresh_average: bool = hyper(True, "erase personalization at a refresh (the mean to all)")
 
-    name: ClassVar[str] = "spfl"
-    paper: ClassVar[str] = "Personalized Heterogeneous FL with Gradient Similarity"
-    year: ClassVar[int] = 2022
-    personal_part: ClassVar[str] = "the whole model (kept by the server), BatchNorm statistics"
-    traffic: ClassVar[str] = "2 (3 at a refresh)"
-    rounds_default: ClassVar[int] = 100
+    name = "spfl"
+    paper = "Personalized Heterogeneous FL with Gradient Similarity"
+    year = 2022
+    personal_part = "the whole model (kept by the server), BatchNorm statistics"
+    traffic = "2 (3 at a refresh)"
+    rounds_default = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()

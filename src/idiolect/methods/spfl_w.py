@@ -8,10 +8,8 @@ program's: one matrix from the layers' cosines, weighted 0.4, 0.2, 0.2, 0.2; its
 the refreshes, from 0; a uniform mean of the heads. Other defaults are SPFL's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -40,9 +38,9 @@ class SPFLW(SPFL):
         above=0,
         needs=f"{SOFT}, head=softmax, variant=paper",
     )
-    eta: ClassVar[float] = 1.0  # type: ignore[misc]  # models are replaced, there is no step
+    eta = 1.0  # type: ignore[misc]  # models are replaced, there is no step
 
-    name: ClassVar[str] = "spfl_w"
+    name = "spfl_w"
 
     def _move(self, c: Tensor, w: Tree, update: Tree) -> Tree:
         return tree.mix(c, tree.sub(w, update))

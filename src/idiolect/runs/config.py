@@ -5,8 +5,6 @@ A resolved config is a plain dict with every setting written out, as in `config.
 `method`, `data`, `split` and `model` have a `name` and are checked by the rooms they belong to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -19,8 +17,8 @@ import yaml
 
 from idiolect.core.fields import Checked, hints, hyper, make, members
 from idiolect.errors import UserError, did_you_mean
-from idiolect.simulation.options import SimulationOptions
 from idiolect.simulation.schedule import Clock
+from idiolect.simulation.settings import SimulationOptions
 
 Config = dict[str, Any]
 

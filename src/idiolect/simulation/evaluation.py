@@ -1,7 +1,5 @@
 """Testing: which models of a round are tested, and on whose samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Numbers may still be on their way from a GPU: what is to be done with them is qu
 order when somebody reads.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 

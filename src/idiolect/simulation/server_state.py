@@ -1,7 +1,5 @@
 """The server of a run: made, saved, restored and shown in one way, simulated or deployed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import torch

@@ -7,8 +7,6 @@ object that has a `PerClient` there. Where it turns out that it cannot be (`Apar
 have different shapes, simulations with different values are computed one after the other.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from copy import copy

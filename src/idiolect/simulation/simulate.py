@@ -1,7 +1,5 @@
 """A simulation from Python: your data, your module, everything it produced in one object."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,10 +14,10 @@ from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import did_you_mean
 from idiolect.simulation import metrics
-from idiolect.simulation.options import SimulationOptions
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.protocols import ProtocolName
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, load_schedule
+from idiolect.simulation.settings import SimulationOptions
 from idiolect.simulation.simulation import Simulation
 from idiolect.simulation.starting_weights import check_complete, load_init
 from idiolect.simulation.summary import as_event, summarise

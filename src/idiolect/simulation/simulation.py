@@ -1,7 +1,5 @@
 """The round loop: schedule, local work, aggregation, evaluation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -96,7 +96,7 @@ def test_installed_layers_have_pytorchs_values_and_derivatives(
 def test_on_a_gpu_pooling_is_ours_too() -> None:
     ours = deepcopy(model())
     layers.install(ours, torch.device("cuda"))
-    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, linear.Linear, pool.MaxPool2d}
+    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, linear.StackedLinear, pool.MaxPool2d}
     for a, b in zip(derivatives(model()), derivatives(ours), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
@@ -153,7 +153,7 @@ def test_kernel_of_a_skinny_product(batch: int, inputs: int, outputs: int) -> No
 @pytest.mark.parametrize(("shape", "side"), [((2, 3, 4, 6), 2), ((3, 2, 7, 10), 3)])
 def test_pooling_breaks_ties_as_pytorch_does(shape: tuple[int, ...], side: int) -> None:
     x = torch.randint(0, 3, shape).double().requires_grad_()
-    true, ours = F.max_pool2d(x, side), pool.Pool.apply(x, side)
+    true, ours = F.max_pool2d(x, side), pool.WindowMax.apply(x, side)
     assert torch.equal(true, ours)
     g = torch.randn_like(true)
     assert torch.equal(torch.autograd.grad(true, x, g)[0], torch.autograd.grad(ours, x, g)[0])
@@ -163,7 +163,7 @@ def test_pooling_breaks_ties_as_pytorch_does(shape: tuple[int, ...], side: int) 
 def test_pooling_passes_on_nan() -> None:
     x = torch.arange(16.0).reshape(1, 1, 4, 4)
     x[0, 0, 0, 0] = x[0, 0, 3, 3] = torch.nan
-    torch.testing.assert_close(pool.Pool.apply(x, 2), F.max_pool2d(x, 2), equal_nan=True)
+    torch.testing.assert_close(pool.WindowMax.apply(x, 2), F.max_pool2d(x, 2), equal_nan=True)
 
 
 class Clock:

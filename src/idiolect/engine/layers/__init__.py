@@ -1,14 +1,12 @@
 """Layers that compute for K clients at once better than PyTorch's own under `vmap`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import nn
 
 from idiolect.engine.layers.conv import Conv2d
-from idiolect.engine.layers.linear import Linear
+from idiolect.engine.layers.linear import StackedLinear
 from idiolect.engine.layers.pool import MaxPool2d
 from idiolect.engine.layers.stack_function import fused
 
@@ -20,7 +18,7 @@ def install(module: nn.Module, device: torch.device) -> None:
             _pool_first(layers)
     better: list[Any] = [Conv2d]
     if device.type == "cuda":  # elsewhere PyTorch's own are as good, and cost less per call
-        better += [Linear] if fused() is None else [Linear, MaxPool2d]
+        better += [StackedLinear] if fused() is None else [StackedLinear, MaxPool2d]
     for layer in module.modules():
         for kind in better:
             if kind.replaces(layer):

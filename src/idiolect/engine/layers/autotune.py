@@ -4,8 +4,6 @@ The choice is kept in a file of the user's cache folder, by GPU and versions: wa
 last bits of their results, and a repeated or resumed run on the same machine should take the same.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

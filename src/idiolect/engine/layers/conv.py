@@ -10,8 +10,6 @@ our own kernel (`triton_kernels.py`; float32 on a GPU). On a GPU every map of ev
 once and the fastest route kept; on a CPU `each` is for large inputs, `grouped` for small ones.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Few samples times large weights, K times over, is a shape PyTorch's batched prod
 GPU the outputs come from our own kernel where that is faster.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from idiolect.engine.layers.stack_function import Stacked, fused, precision
 MAX_BATCH_FOR_OUR_KERNEL = 64  # samples
 
 
-class Linear(nn.Linear):
+class StackedLinear(nn.Linear):
     """The plain layer, as a map over stacks."""
 
     @classmethod

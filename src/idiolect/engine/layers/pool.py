@@ -6,8 +6,6 @@ Three maps, each linear in its last tensor, are each other's derivatives: the po
 goes back to the inputs, and what is picked where the inputs are largest.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn
@@ -27,7 +25,7 @@ class MaxPool2d(nn.MaxPool2d):
         return side == step > 0 and _side(layer.dilation) == 1 and _side(layer.padding) == 0
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = Pool.apply(x, _side(self.kernel_size))
+        out: Tensor = WindowMax.apply(x, _side(self.kernel_size))
         return out
 
 
@@ -57,7 +55,7 @@ class _Map(Function):
         ctx.save_for_backward(tensors[0])
 
 
-class Pool(_Map):
+class WindowMax(_Map):
     """The largest value of each window."""
 
     @staticmethod

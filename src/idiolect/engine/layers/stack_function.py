@@ -1,7 +1,5 @@
 """What layers of K clients have in common."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec

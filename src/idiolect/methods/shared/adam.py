@@ -1,7 +1,5 @@
 """Adam's step, for what methods optimise beside local SGD (the server of PFLEGO, L2C's alpha)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from idiolect.core import tree

@@ -5,19 +5,11 @@ a part of it (FedALA, FedRecon), divide the training samples here. Parts are wei
 scaled that the mean of `weight * loss` over all samples is the mean loss over the part.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Tree, cross_entropy
-
-if TYPE_CHECKING:
-    from idiolect.core.local import Local, Rows
-    from idiolect.core.net import Net
+from idiolect.core.method import Local, Net, Rows, Tree, cross_entropy
 
 
 def weighted(net: Net, params: Tree, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:

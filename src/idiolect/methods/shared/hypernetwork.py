@@ -1,7 +1,5 @@
 """A network that makes every client's head from its class distribution (Fed-RoD)."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import torch

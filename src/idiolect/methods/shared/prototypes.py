@@ -1,17 +1,10 @@
 """Class prototypes: the mean feature of each class, averaged over clients (FedProto, FedPAC)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idiolect.core.method import Tree
-
-if TYPE_CHECKING:
-    from idiolect.core.net import Net
+from idiolect.core.method import Net, Tree
 
 
 def aligned(

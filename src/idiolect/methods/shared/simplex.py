@@ -1,7 +1,5 @@
 """Weights on the simplex: non-negative, summing to one, for every client its own (FedPAC)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

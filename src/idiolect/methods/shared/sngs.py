@@ -3,8 +3,6 @@
 A matrix over client ids for every stage, renewed for the pairs that take part in a refresh.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Which clients take part, which requests wait for an answer, and what happened so far."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -14,9 +14,9 @@ from idiolect.core.clients import KEEP
 from idiolect.core.fields import choices, hints
 from idiolect.engine.select import DTYPES, ENGINES
 from idiolect.errors import UserError
-from idiolect.simulation.options import SimulationOptions
 from idiolect.simulation.protocols import PROTOCOLS, ProtocolName
 from idiolect.simulation.schedule import Stragglers
+from idiolect.simulation.settings import SimulationOptions
 from idiolect.simulation.simulate import simulate
 
 

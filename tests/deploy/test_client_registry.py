@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from idiolect.deploy.registry import ClientEntry, ClientRegistry
+from idiolect.deploy.client_registry import ClientEntry, ClientRegistry
 
 
 def test_checkpoints_of_earlier_versions_stay_readable() -> None:

@@ -4,8 +4,6 @@ Each is declared here once. A run's config (runs/config.py) adds data, split and
 `simulate()` gets as objects. Nothing here may import torch or NumPy: `--help` is made from it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

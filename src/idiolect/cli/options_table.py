@@ -1,4 +1,4 @@
-"""The table of settings in docs/cli.md: `python -m idiolect.cli.document docs/cli.md` writes it."""
+"""The settings table of docs/cli.md: `python -m idiolect.cli.options_table docs/cli.md`."""
 
 import sys
 from dataclasses import Field, fields
@@ -9,7 +9,7 @@ from idiolect.cli.options import about, default_text, option_type
 from idiolect.core.fields import Checked, default_of
 from idiolect.runs.config import SECTIONS, SETTINGS, section_type
 
-BEGIN = "<!-- settings: written by `python -m idiolect.cli.document docs/cli.md` -->\n"
+BEGIN = "<!-- settings: written by `python -m idiolect.cli.options_table docs/cli.md` -->\n"
 END = "<!-- end of settings -->\n"
 
 
