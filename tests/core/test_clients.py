@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from idiolect.core import clients, tree
+from idiolect.core import clients, storage, tree
 from idiolect.core.clients import Table
 from idiolect.core.tree import Record
 from idiolect.errors import UserError
@@ -84,15 +84,15 @@ def test_rows_come_back_wherever_they_live(place: str) -> None:
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_writes_under_way_are_seen(place: str, monkeypatch: Any) -> None:
     """As with a GPU, whose rows reach their slots after the write has returned."""
-    monkeypatch.setattr(clients.Shelf, "_away", True)
+    monkeypatch.setattr(storage.RowStore, "_away", True)
     table = settled(rows_of, place)
     table[[0, 1, 2]] = rows_of([0, 1, 2])
-    assert table._shelves[0]._late is not None
+    assert table._stores[0]._late is not None
     table[[1, 5]] = rows_of([11, 15])  # while the first is under way, and the table grows
     assert table[[5, 2, 1, 0]]["m"]["n"].tolist() == [15, 2, 11, 0]
     one = tree.each(lambda x: x.expand(4, *x.shape[1:]), rows_of([7]))
     table[[0, 1, 2, 3]] = one  # the same row for all travels once
-    assert len(table._shelves[0]._late[2]["m/n"]) == 1  # type: ignore[index]
+    assert len(table._stores[0]._late[2]["m/n"]) == 1  # type: ignore[index]
     assert {i: int(row["m"]["n"]) for i, row in table.items()} == {0: 7, 1: 7, 2: 7, 3: 7, 5: 15}
 
 
@@ -178,8 +178,8 @@ def test_auto_moves_out_before_the_memory_is_full(
     monkeypatch.setattr(clients.devices, "free_memory", lambda where: free[where.type])
     table = Table({})
     table.settle(pretended)
-    shelf = clients.Shelf((("w", torch.Size([100]), torch.float64),), {}, pretended, "device")
-    assert table._roomy(0, shelf, 10) == place
+    store = storage.RowStore((("w", torch.Size([100]), torch.float64),), {}, pretended, "device")
+    assert table._roomy(0, store, 10) == place
 
 
 def test_auto_on_a_cpu_goes_to_disk(monkeypatch: Any) -> None:
@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: Any) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(clients.os, "posix_fallocate", full)
+    monkeypatch.setattr(storage.os, "posix_fallocate", full)
     table = settled({}, "disk")
     with pytest.raises(UserError, match=r"No space left on device; set TMPDIR.*--keep host"):
         table[[0]] = {"w": torch.zeros(1, 8)}
@@ -212,7 +212,7 @@ def test_files_are_gone_with_the_table(tmp_path: Path, monkeypatch: Any) -> None
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     table = settled({}, "disk")
     table[[0]] = {"w": torch.ones(1, 8)}
-    files = [s._files["w"]._file for s in table._shelves]
+    files = [s._files["w"]._file for s in table._stores]
     assert not list(tmp_path.iterdir())  # not even a name while it is used
     del table
     assert files[0].closed

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from idiolect.core.clients import KEEP
 from idiolect.core.fields import choices, hints
+from idiolect.core.storage import KEEP
 from idiolect.engine.select import DTYPES, ENGINES
 from idiolect.errors import UserError
 from idiolect.simulation.protocols import PROTOCOLS, ProtocolName

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.core import devices
-from idiolect.core.clients import KEEP, SHARE
+from idiolect.core.clients import SHARE
 from idiolect.core.method import cross_entropy
 from idiolect.core.net import initial_tree
+from idiolect.core.storage import KEEP
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.engine.engine import Engine

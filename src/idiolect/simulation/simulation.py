@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.core import tree
-from idiolect.core.clients import Keep, Table
+from idiolect.core.clients import Table
 from idiolect.core.method import Down, Method, Ups
 from idiolect.core.net import initial_tree
+from idiolect.core.storage import Keep
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.engine import select
