@@ -63,31 +63,14 @@ def rooms_imported(file: Path) -> set[str]:
 @pytest.mark.parametrize("file", METHODS, ids=lambda f: f.stem)
 def test_methods_know_only_the_contract(file: Path) -> None:
     allowed = (
-        "idiolect.core.method.",
-        "idiolect.methods.",
-        "idiolect.core.tree",
-        "idiolect.errors.",
+        *("idiolect.core.method.", "idiolect.core.local.", "idiolect.core.net."),
+        *("idiolect.core.tree", "idiolect.methods.", "idiolect.errors."),
     )
     plain = {"__future__", "abc", "collections", "dataclasses", "functools", "itertools", "math"}
     plain |= {"torch", "typing", "types", "enum", "operator"}
     for found in imports(ast.parse(file.read_text())):
         known = found.startswith(allowed) or found.split(".")[0] in plain
         assert known, f"{file.name} imports {found}"
-
-
-@pytest.mark.parametrize("file", METHODS, ids=lambda f: f.stem)
-def test_methods_take_types_from_local_and_net_only(file: Path) -> None:
-    text = ast.parse(file.read_text())
-    for node in ast.walk(text):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            for found in imports(ast.Module(node.body, [])):
-                rooms = (
-                    "idiolect.core.local.",
-                    "idiolect.core.net.",
-                    "idiolect.core.method",
-                    "idiolect.core.tree",
-                )
-                assert found.startswith((*rooms, "collections", "torch", "typing")), found
 
 
 FACTORIES = {"tensor", "as_tensor", "zeros", "ones", "full", "empty", "eye", "arange", "linspace"}
