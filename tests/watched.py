@@ -76,8 +76,8 @@ class Watched:
         rejoin = self.sim._rejoin
 
         def keep_fit(task: Any, fitted: Any) -> None:
-            if isinstance(task, Fit):
-                self.downs[-1], self.fits[-1] = task.down, fitted
+            if type(task) is Fit:
+                self.downs[-1], self.fits[-1] = task.records[0], fitted
 
         def keep_rejoin(*args: Any) -> Any:
             self.rejoined[-1] = yield from rejoin(*args)

@@ -101,7 +101,7 @@ def test_reductions(personal: float, parent: str, kind: str) -> None:
 
 def test_private_channels_never_travel() -> None:
     ran = Watched(NOW, TINY, NET, 2, schedule=[[0, 1, 2, 3], [0, 2]])
-    assert shapes(ran.fits[1].up["model"], 1) == HALVES == shapes(ran.downs[1].shared["model"])
+    assert shapes(ran.fits[1].up["model"], 1) == HALVES == shapes(ran.downs[1]["model"], 1)
     numbers = 8 * sum(int(torch.tensor(s).prod()) for s in HALVES.values())
     assert ran.rounds[1].bytes_up == ran.rounds[1].bytes_down == 2 * numbers
     for i in range(4):  # shared channels are the server's, private ones the client's own

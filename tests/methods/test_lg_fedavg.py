@@ -43,7 +43,7 @@ def test_two_rounds_by_hand(engine: str) -> None:
 
 def test_only_the_head_travels() -> None:
     ran = Watched({"name": "lg_fedavg"}, TINY, NET, 1)
-    assert set(ran.fits[0].up["base"]) == set(HEAD) == set(ran.downs[0].shared["base"])
+    assert set(ran.fits[0].up["base"]) == set(HEAD) == set(ran.downs[0]["base"])
     head = 8 * sum(START[n].numel() for n in HEAD)
     assert ran.rounds[0].bytes_up == ran.rounds[0].bytes_down == head * len(CLIENTS)
 

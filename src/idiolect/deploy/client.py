@@ -162,7 +162,7 @@ class Client:
             return Payload(state.fitted.answer, {"up": state.fitted.up})
         if state.fitted.version > version:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
-        fit = Fit([ONLY_CLIENT], version, _down(request), state.mine)
+        fit = Fit([ONLY_CLIENT], version, (_down(request).stacked(1), state.mine))
         done = fit.do(experiment.method, experiment.engine)
         loss = float(done.train_loss.mean())
         answer: dict[str, Any] = {

@@ -33,4 +33,4 @@ class ExpectedReply:
         row = Down(down.shared, tree.each(lambda x: x[:1], down.each))
         local = self._engine.local([0], 0)
         mine = self._method.client_init(tree.expand(start, 1), local)
-        return {"up": Fit([0], version, row, mine).do(self._method, self._engine).up}
+        return {"up": Fit([0], version, (row.stacked(1), mine)).do(self._method, self._engine).up}

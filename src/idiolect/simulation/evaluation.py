@@ -61,8 +61,8 @@ class Evaluation:
             yield from self._score(series, params, ids, "val")
 
     def _score(self, series: str, params: Tree, ids: list[int], part: Part) -> Asking[None]:
-        correct, loss = yield Score(ids, part, params)
-        self.scores.write(series, part, ids, correct, loss)
+        found = yield Score(ids, part, (params,))
+        self.scores.write(series, part, ids, found["correct"], found["loss"])
 
 
 def _unchanged(params: Tree, ids: list[int], tested: Sequence[Models]) -> set[int]:

@@ -23,7 +23,7 @@ from idiolect.simulation import schedule as schedules
 from idiolect.simulation import server_state
 from idiolect.simulation.evaluation import Evaluation, Models
 from idiolect.simulation.outcome import Open, Round, Span
-from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, Rejoined, alone
+from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, alone
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, Turn
 from idiolect.simulation.scores import Columns, client_columns
 
@@ -158,9 +158,9 @@ class Simulation:
         if turn.start:
             method.prepare(self.server, turn.start)
             down = self._download(turn.start)
-            mine = self.mine[turn.start]
-            fitted: Fitted = yield Fit(turn.start, t, down, mine)
-            result.bytes_down += down.nbytes(len(turn.start))
+            k, mine = len(turn.start), self.mine[turn.start]
+            fitted: Fitted = yield Fit(turn.start, t, (down.stacked(k), mine))
+            result.bytes_down += down.nbytes(k)
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
             result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
@@ -226,7 +226,8 @@ class Simulation:
         if type(self.method).rejoin is not Method.rejoin:
             down = self._sent(self.method.download_late(self.server, ids, list(late.values())))
             result.bytes_down += down.nbytes(len(ids))
-            done: Rejoined = yield Rejoin(ids, t, down, self.mine[ids], up)
+            seen = down.stacked(len(ids))
+            done: Fitted = yield Rejoin(ids, t, (seen, self.mine[ids], up))
             up, self.mine[ids] = done.up, done.mine
             after.append((ids, done.trained))
         return {i: tree.row(up, k) for k, i in enumerate(ids)}
@@ -249,13 +250,13 @@ class Simulation:
         params = self.method.personal(self._download(ids).stacked(len(ids)), mine)
         if type(self.method).adapt is Method.adapt:
             return params
-        adapted: Tree = yield Adapt(ids, self.round, params)
+        adapted: Tree = yield Adapt(ids, self.round, (params,))
         return adapted
 
     def _adapt_unseen(self, ids: list[int]) -> Asking[None]:
         """Held-out clients train once on what the server would send them; nothing goes back."""
-        mine = self.mine[ids]
-        fitted: Fitted = yield Fit(ids, self.round, self._download(ids), mine)
+        down = self._download(ids).stacked(len(ids))
+        fitted: Fitted = yield Fit(ids, self.round, (down, self.mine[ids]))
         yield from self.evaluation.test("after", fitted.trained, ids)
 
     def _columns(self, turn: Turn) -> Columns:
