@@ -45,7 +45,7 @@ class FedAS(SgdMethod):
     lr: float = hyper(0.005, "client learning rate", above=0)
     epochs: int = hyper(5, "passes over the client's data per round", min=0, needs="steps=0")
     batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", min=1)
-    drop_last: bool = hyper(False, "leave out last partial batches, in all three phases")
+    drop_last: bool = hyper(False, "leave out last partial batches, in all three phases", needs="")
     align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
     align_lr: float = hyper(0.01, "step size of the alignment", min=0, needs="align=true")
     align_epochs: int = hyper(1, "epochs of the alignment", min=1, needs="align=true")
