@@ -39,9 +39,7 @@ class FedRecon(PFLEGO):
     heads: Literal["keep", "reset"] = hyper("keep", "go on from the last head, or from its start")
     split: bool = hyper(False, "even samples for the head, odd ones for theta; else all for both")
     update_steps: int = hyper(1, "gradient steps on theta per round", min=1)
-    update_lr: float = hyper(
-        0.1, "their step size, if there are several", above=0, needs="update_steps!=1"
-    )
+    update_lr: float = hyper(0.1, "their size, if several", above=0, needs="update_steps!=1")
     scale: bool = hyper(True, "the server multiplies by I/r (PFLEGO's listing)")
     head_step: ClassVar[Literal["literal"]] = "literal"  # type: ignore[misc]  # there is none
 
