@@ -5,15 +5,16 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import Field, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any, Literal
 
 import pytest
 
 from idiolect import methods
 from idiolect.core.fields import default_of, hints, needs_of
-from idiolect.core.method import Method
+from idiolect.core.method import Method, hyper
 from idiolect.errors import UserError
+from idiolect.methods.fedavg import FedAvg
 from tests.test_every_method import begin, finish, identical, small
 
 METHODS = [*methods.REGISTRY, "spfl_ft"]
@@ -96,6 +97,21 @@ def test_steps_win_over_epochs(name: str) -> None:
     method = methods.build({"name": name, "steps": 3, "epochs": 7})
     assert "method.epochs has no effect unless method.steps is 0" in method.without_effect()
     assert not methods.build({"name": name, "steps": 0, "epochs": 7}).without_effect()
+
+
+def test_a_setting_declared_again_keeps_what_it_does_not_say() -> None:
+    @dataclass(frozen=True)
+    class Longer(FedAvg):
+        lr: float = hyper(0.5, "a larger step")
+        epochs: int = hyper(5)
+        drop_last: bool = hyper(True, needs="")
+
+    old, new = ({known.name: known for known in fields(kind)} for kind in (FedAvg, Longer))
+    assert new["epochs"].metadata == old["epochs"].metadata
+    assert new["lr"].metadata == {**old["lr"].metadata, "doc": "a larger step"}
+    assert needs_of(old["drop_last"]) and not needs_of(new["drop_last"])
+    with pytest.raises(UserError, match=r"^method\.epochs must be at least 0, got -1$"):
+        Longer(epochs=-1)
 
 
 @pytest.mark.parametrize("name", METHODS)

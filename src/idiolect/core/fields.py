@@ -14,6 +14,7 @@ import re
 import sys
 import types
 import typing
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
 from functools import cache
@@ -27,20 +28,22 @@ T = TypeVar("T")
 
 def hyper(
     default: Any,
-    doc: str,
+    doc: str = "",
     *,
     min: float | None = None,
     max: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    needs: str = "",
+    needs: str | None = None,
 ) -> Any:
     """A setting: its default, what it means, and the numbers it may be. Words it may be are its
     type, `Literal["a", "b"]`. `needs` says when it has an effect: `guidance=n_epochs`, `tau!=1`,
-    `weights=a|b, head=own` (both), `layers: stages=2` (of the value `layers`)."""
+    `weights=a|b, head=own` (both), `layers: stages=2` (of the value `layers`). A subclass that
+    declares the setting again keeps its meaning, numbers and needs unless it gives others."""
     bounds = {"min": min, "max": max, "above": above, "below": below}
     kept = {name: value for name, value in bounds.items() if value is not None}
-    about = {"doc": doc, "bounds": kept, "needs": needs}
+    given = {"doc": doc or None, "bounds": kept or None, "needs": needs}
+    about = {name: value for name, value in given.items() if value is not None}
     if isinstance(default, dict | list):
         return field(default_factory=lambda: type(default)(default), metadata=about)
     return field(default=default, metadata=about)
@@ -53,6 +56,14 @@ class Checked:
     section: ClassVar[str] = ""  # of a config: `method` in `method.lr`
     short: ClassVar[type | None] = None  # type of its one-value form, as `--participation 0.5`
     takes: ClassVar[str] = "a section with keys"  # what it can be made of, for error messages
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        before = ChainMap(*(vars(base).get("__dataclass_fields__", {}) for base in cls.__mro__[1:]))
+        for name, known in vars(cls).items():
+            if isinstance(known, dataclasses.Field):
+                inherited = before[name].metadata if name in before else {"doc": "", "bounds": {}}
+                known.metadata = types.MappingProxyType({**inherited, **known.metadata})
 
     def __post_init__(self) -> None:
         for known in fields(self):

@@ -227,8 +227,9 @@ class Method(Checked, ABC):
         return params
 
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        """The client's model right after its local work, before any aggregation."""
-        return self.personal(down, mine)
+        """The client's model right after its local work, before any aggregation: `personal` with
+        what it sends in place of what it received, unless a method says otherwise."""
+        return self.personal(down | up, mine)
 
     def shared(self, server: Server) -> Tree | None:
         """The model, or the part of one, that all clients share."""
@@ -249,9 +250,7 @@ class SgdMethod(Method):
     order: Literal["shuffled", "fixed", "class"] = hyper(
         "shuffled", "samples shuffled each epoch, as stored, or sorted by class"
     )
-    drop_last: bool = hyper(
-        False, "leave out the last partial batch (never the only one)", needs="batch_size!=full"
-    )
+    drop_last: bool = hyper(False, "skip a partial batch (not the only)", needs="batch_size!=full")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -261,11 +260,7 @@ class SgdMethod(Method):
     @property
     def batches(self) -> dict[str, Any]:
         """How the clients' data is cut into mini-batches."""
-        return {
-            "batch_size": self.batch_size,
-            "order": self.order,
-            "drop_last": self.drop_last,
-        }
+        return {"batch_size": self.batch_size, "order": self.order, "drop_last": self.drop_last}
 
     def train(self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any) -> Tree:
         """The trees after local SGD with this method's settings."""

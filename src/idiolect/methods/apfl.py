@@ -42,10 +42,8 @@ def of_alpha(net: Net, params: Tree, x: Tensor, y: Tensor, w: Tree, v: Tree, sta
 class APFL(FedAvg):
     """A mixture of a personal and the global model, trained as a mixture."""
 
-    alpha: float = hyper(
-        0.5, "share of the personal model (1: Local, 0: FedAvg), or its start", min=0, max=1
-    )
-    adaptive: bool = hyper(False, "each client learns its own alpha (Eq. 10)")
+    alpha: float = hyper(0.5, "share of the personal model (1: Local, 0: FedAvg)", min=0, max=1)
+    adaptive: bool = hyper(False, "each client learns its own alpha from there (Eq. 10)")
 
     name = "apfl"
     paper = "Deng et al., Adaptive Personalized Federated Learning"
@@ -69,27 +67,13 @@ class APFL(FedAvg):
         return {"v": weights, "stats": stats, "alpha": alpha}
 
     def _adapted(self, w: Tree, mine: Record, local: Local) -> Tensor:
-        moved = self.train(
-            local,
-            {"alpha": mine["alpha"]},
-            of_alpha,
-            train=("alpha",),
-            extra=(w, mine["v"], mine["stats"]),
-            steps=1,
-            start=local.round,
-            momentum=0.0,
-            weight_decay=0.0,
-            purpose="alpha",
-        )
+        how = self.batches | {"lr": self.lr * self.lr_decay**local.round, "purpose": "alpha"}
+        how |= {"extra": (w, mine["v"], mine["stats"]), "steps": 1, "start": local.round}
+        moved = local.sgd(of_alpha, {"alpha": mine["alpha"]}, train=("alpha",), **how).params
         alpha = moved["alpha"].clamp(0, 1)
         local.log(alpha=alpha)
         return alpha
 
     def personal(self, down: Record, mine: Record) -> Tree:
-        return self._mixture(down["model"], mine)
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return self._mixture(up["model"], mine)
-
-    def _mixture(self, w: Tree, mine: Record) -> Tree:
-        return tree.lerp(tree.pick(w, mine["v"]), mine["v"], mine["alpha"]) | mine["stats"]
+        w = tree.pick(down["model"], mine["v"])
+        return tree.lerp(w, mine["v"], mine["alpha"]) | mine["stats"]

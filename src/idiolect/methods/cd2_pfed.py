@@ -43,24 +43,13 @@ def masked(params: Tree, only: Tree) -> Tree:
 class CD2pFed(FedAvg):
     """Channels divided into shared and private ones that distil into each other."""
 
-    personal_share: float = hyper(
-        0.5, "share of each layer's channels that becomes private", min=0, max=1
-    )
+    personal_share: float = hyper(0.5, "private share of each layer's channels", min=0, max=1)
     growth_rounds: int = hyper(
-        50,
-        "rounds until the private share is reached (0: at once)",
-        min=0,
-        needs="personal_share!=0",
+        50, "rounds until that share is reached (0: at once)", min=0, needs="personal_share!=0"
     )
-    distill: float = hyper(
-        1.0, "lambda: weight of the cyclic distillation", min=0, needs="personal_share!=0"
-    )
+    distill: float = hyper(1.0, "lambda: distillation's weight", min=0, needs="personal_share!=0")
     average: float = hyper(
-        1.0,
-        "weight of new private weights against the old (1: no smoothing)",
-        above=0,
-        max=1,
-        needs="personal_share!=0",
+        1.0, "share of new private weights (1: all)", above=0, max=1, needs="personal_share!=0"
     )
 
     name = "cd2_pfed"

@@ -32,19 +32,10 @@ from idiolect.methods.fedavg import FedAvg
 class CFL(FedAvg):
     """FedAvg within clusters that split where their clients' updates disagree."""
 
-    eps1: float = hyper(
-        0.4, "a cluster is at rest when its mean update is shorter than this", min=0
-    )
-    eps2: float = hyper(
-        1.6,
-        "and worth splitting when some client's update is longer than this",
-        min=0,
-        needs="eps1!=0",
-    )
+    eps1: float = hyper(0.4, "a cluster is at rest if its mean update is shorter", min=0)
+    eps2: float = hyper(1.6, "and is split if a client's update is longer", min=0, needs="eps1!=0")
     first_split: int = hyper(20, "rounds before any split", min=0, needs="eps1!=0")
-    gamma_max: float = hyper(
-        0.0, "least separation sqrt((1 - cos) / 2) of a split", min=0, max=1, needs="eps1!=0"
-    )
+    gamma_max: float = hyper(0.0, "least separation of a split", min=0, max=1, needs="eps1!=0")
     smallest: int = hyper(3, "clusters of fewer clients are not split", min=2, needs="eps1!=0")
 
     name = "cfl"

@@ -24,9 +24,7 @@ from idiolect.methods.fedprox import proximal
 class Ditto(FedAvg):
     """A personal model per client, regularised towards the global one."""
 
-    lam: float = hyper(
-        0.1, "lambda: pull of the personal model to the global one (0: Local)", min=0
-    )
+    lam: float = hyper(0.1, "lambda: pull to the global model (0: Local)", min=0)
     personal_lr: float = hyper(0.0, "learning rate of the personal steps (0: lr)", min=0)
     personal_epochs: int = hyper(0, "epochs of the personal steps (0: as the global ones)", min=0)
     personal_steps: Literal["before", "after"] = hyper(
@@ -59,7 +57,4 @@ class Ditto(FedAvg):
         return self.train(local, own, proximal, extra=(anchor, pull), **how)
 
     def personal(self, down: Record, mine: Record) -> Tree:
-        return mine["model"]
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
         return mine["model"]

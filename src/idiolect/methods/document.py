@@ -16,23 +16,11 @@ This file is written by `python -m idiolect.methods.document > docs/methods.md`.
 def table() -> str:
     """One row per registered method, in the registry's order."""
     head = ("method", "paper", "year", "personal", "traffic", "late")
-    rows = [
-        (
-            f"`{m.name}`",
-            m.paper,
-            str(m.year or ""),
-            m.personal_part,
-            m.traffic,
-            _late(m.asynchronous),
-        )
-        for m in REGISTRY.values()
-    ]
-    lines = [head, ("---",) * len(head), *rows]
+    lines = [head, ("---",) * len(head)]
+    for m in REGISTRY.values():
+        late = "used" if m.asynchronous else "no"
+        lines.append((f"`{m.name}`", m.paper, str(m.year or ""), m.personal_part, m.traffic, late))
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def _late(asynchronous: bool) -> str:
-    return "used" if asynchronous else "no"
 
 
 def document() -> str:

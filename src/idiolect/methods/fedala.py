@@ -50,22 +50,13 @@ class FedALA(FedAvg):
     """FedAvg whose clients learn, element by element, how much of the global model to take."""
 
     eta: float = hyper(1.0, "step size of W (0: W stays one)", min=0)
-    data_share: float = hyper(
-        0.8, "s: share of the client's data W is learned on", above=0, max=1, needs="eta!=0"
-    )
+    data_share: float = hyper(0.8, "s: share of data W learns on", above=0, max=1, needs="eta!=0")
     layer_index: int = hyper(2, "p: the last p weight tensors are mixed (0: all)", min=0)
     threshold: float = hyper(
-        0.1,
-        "the loss has settled below this standard deviation",
-        min=0,
-        needs="eta!=0, ala_epochs!=1",
+        0.1, "deviation below which the loss has settled", min=0, needs="eta!=0, ala_epochs!=1"
     )
-    window: int = hyper(
-        10, "of the losses of this many passes", min=1, needs="eta!=0, ala_epochs!=1"
-    )
-    ala_epochs: int = hyper(
-        50, "most passes over the share in a client's first mixing", min=1, needs="eta!=0"
-    )
+    window: int = hyper(10, "of the losses of so many passes", min=1, needs="eta!=0, ala_epochs!=1")
+    ala_epochs: int = hyper(50, "most passes in a client's first mixing", min=1, needs="eta!=0")
 
     name = "fedala"
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized FL"
@@ -111,3 +102,6 @@ class FedALA(FedAvg):
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return self.initialised(down["model"], mine["model"], mine["weight"])
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        return mine["model"]

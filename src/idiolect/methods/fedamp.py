@@ -26,43 +26,31 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Local, Net, Server, SgdMethod, Table, Ups, hyper
-from idiolect.core.tree import Record, Tree
+from idiolect.core.method import Down, Ids, Local, Net, Record, Server, Table, Tree, Ups, hyper
 from idiolect.methods.fedprox import proximal
+from idiolect.methods.local import LocalOnly
 
 
 @dataclass(frozen=True)
-class FedAMP(SgdMethod):
+class FedAMP(LocalOnly):
     """Every client is drawn towards its own mixture of similar clients' models."""
 
-    sigma: float = hyper(
-        1.0,
-        "width of the attention: A(x) = 1 - exp(-x / sigma)",
-        above=0,
-        needs="weights=attention|heuristic",
-    )
-    alpha: float = hyper(
-        1.0, "step of the message passing; shortened where xi_ii would be < 0", above=0
-    )
+    sigma: float = hyper(1.0, "width of attention", above=0, needs="weights=attention|heuristic")
+    alpha: float = hyper(1.0, "message passing step; shorter where xi_ii would be < 0", above=0)
     lam: float = hyper(0.1, "lambda: the client's penalty is lambda / (2 alpha) |w - u|^2", min=0)
     start: Literal["own", "cloud"] = hyper("own", "train on from the own or from the cloud model")
     weights: Literal["attention", "heuristic", "uniform", "identity"] = hyper(
         "attention", "xi of FedAMP, of HeurFedAMP, or an ablation"
     )
-    self_weight: float = hyper(
-        0.5, "xi_ii of weights='heuristic'", min=0, max=1, needs="weights=heuristic"
-    )
+    self_weight: float = hyper(0.5, "xi_ii of heuristic", min=0, max=1, needs="weights=heuristic")
 
     name = "fedamp"
     paper = "Huang et al., Personalized Cross-Silo FL on Non-IID Data"
     year = 2021
-    personal_part = "the whole model"
+    traffic = "2"
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"clouds": Table(tree.pick(start, net.weights))}
-
-    def client_init(self, start: Tree, local: Local) -> Record:
-        return {"model": start}
 
     def download(self, server: Server, who: Ids) -> Down:
         return Down(each={"cloud": server["clouds"][who]})
@@ -96,6 +84,3 @@ class FedAMP(SgdMethod):
         others = self.alpha * slope
         others = others / others.sum(1, keepdim=True).clamp_min(1)
         return others + torch.diag((1 - others.sum(1)).clamp_min(0))
-
-    def personal(self, down: Record, mine: Record) -> Tree:
-        return mine["model"]

@@ -42,10 +42,10 @@ def match_class_mean(net: Net, params: Tree, x: Tensor, y: Tensor, means: Tensor
 class FedAS(SgdMethod):
     """Personal head, aligned base, bases weighted by the trace of the Fisher information."""
 
-    lr: float = hyper(0.005, "client learning rate", above=0)
-    epochs: int = hyper(5, "passes over the client's data per round", min=0, needs="steps=0")
-    batch_size: int | Literal["full"] = hyper(16, "mini-batch size, or 'full'", min=1)
-    drop_last: bool = hyper(False, "leave out last partial batches, in all three phases")
+    lr: float = hyper(0.005)
+    epochs: int = hyper(5)
+    batch_size: int | Literal["full"] = hyper(16)
+    drop_last: bool = hyper(False, "leave out last partial batches, in all three phases", needs="")
     align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
     align_lr: float = hyper(0.01, "step size of the alignment", min=0, needs="align=true")
     align_epochs: int = hyper(1, "epochs of the alignment", min=1, needs="align=true")

@@ -19,8 +19,7 @@ from idiolect.core.method import Down, Ids, Local, Net, Record, Server, SgdMetho
 
 @dataclass(frozen=True)
 class FedAvg(SgdMethod):
-    """One global model: `w = sum_i n_i / n * w_i` (Algorithm 1). BatchNorm statistics are averaged
-    with the weights."""
+    """One global model: `w = sum_i n_i / n * w_i` (Algorithm 1)."""
 
     weighting: Literal["samples", "uniform"] = hyper("samples", "how clients count in the mean")
 
@@ -48,9 +47,6 @@ class FedAvg(SgdMethod):
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"]
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return up["model"]
 
     def shared(self, server: Server) -> Tree | None:
         return server["model"]

@@ -28,9 +28,9 @@ from idiolect.methods.fedavg import FedAvg
 class FedAvgAsync(FedAvg):
     """Sample-weighted mean of whatever arrives."""
 
-    lr: float = hyper(0.001, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(64, "mini-batch size, or 'full'", min=1)
-    steps: int = hyper(20, "mini-batches per round (0: use epochs)", min=0)
+    lr: float = hyper(0.001)
+    batch_size: int | Literal["full"] = hyper(64)
+    steps: int = hyper(20)
 
     name = "fedavg_async"
     asynchronous = True
@@ -58,9 +58,7 @@ class FedAsync(FedAvgAsync):
 
     mixing: float = hyper(0.8, "a0: share of a stale model", min=0, max=1)
     staleness: Literal["polynomial", "hinge", "constant"] = hyper("polynomial", "s, as published")
-    exponent: float = hyper(
-        0.5, "s = (staleness + 1)^-exponent", min=0, needs="staleness=polynomial"
-    )
+    exponent: float = hyper(0.5, "e: s = (staleness + 1)^-e", min=0, needs="staleness=polynomial")
     hinge_from: float = hyper(
         4.0, "b: s = 1 up to b, then 1 / (a (staleness - b) + 1)", min=0, needs="staleness=hinge"
     )

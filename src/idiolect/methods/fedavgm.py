@@ -33,10 +33,8 @@ class FedAvgM(FedAvg):
         return {"model": start, "velocity": tree.zeros_like(tree.pick(start, net.weights))}
 
     def aggregate(self, server: Server, ups: Ups) -> None:
-        old, v = server["model"], server["velocity"]
-        super().aggregate(server, ups)
-        mean = server["model"]
-        w, target = tree.pick(old, v), tree.pick(mean, v)
+        v, mean = server["velocity"], tree.mix(self.weights(ups), ups["model"])
+        w, target = tree.pick(server["model"], v), tree.pick(mean, v)
         velocity = tree.add(tree.scale(v, self.beta), tree.sub(w, target))
         # Written from the mean, so that beta = 0 and eta = 1 is FedAvg to the last bit.
         push = tree.scale(velocity if self.nesterov else v, -self.server_lr * self.beta)

@@ -23,9 +23,9 @@ from idiolect.methods.fedper import FedPer
 class FedBABU(FedPer):
     """The body is trained under a frozen head; clients fine-tune before they predict."""
 
-    lr: float = hyper(0.1, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", min=1)
-    momentum: float = hyper(0.9, "momentum of local SGD, forgotten between rounds", min=0, below=1)
+    lr: float = hyper(0.1)
+    batch_size: int | Literal["full"] = hyper(50)
+    momentum: float = hyper(0.9)
     personal_layers: str = hyper("head", "what stays frozen at its common start")
     fine_tune: Literal["head", "body", "all"] = hyper(
         "head", "what a client fine-tunes", needs="fine_tune_epochs!=0"

@@ -32,15 +32,12 @@ EPS = 1e-12
 class FedDWA(SgdMethod):
     """Every participant gets its own mixture of the participants' models."""
 
-    lr: float = hyper(0.01, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(20, "mini-batch size, or 'full'", min=1)
+    batch_size: int | Literal["full"] = hyper(20)
     top_k: int = hyper(5, "models mixed for each client; self competes like any other", min=1)
     guidance: Literal["one_epoch", "n_epochs", "one_batch", "full_gradient", "last_round"] = hyper(
         "one_epoch", "how the guidance model looks one step ahead"
     )
-    guidance_epochs: int = hyper(
-        1, "epochs of guidance='n_epochs'", min=1, needs="guidance=n_epochs"
-    )
+    guidance_epochs: int = hyper(1, "epochs of n_epochs", min=1, needs="guidance=n_epochs")
 
     name = "feddwa"
     paper = "Liu et al., FedDWA: Personalized FL with Dynamic Weight Adjustment"
@@ -69,13 +66,9 @@ class FedDWA(SgdMethod):
         if self.guidance == "full_gradient":  # Eq. 16
             gradient, _, _ = local.grad(cross_entropy, model)
             return tree.add(tree.pick(model, gradient), tree.scale(gradient, -local.each(self.lr)))
-        return self.train(
-            local,
-            model,
-            epochs=self.guidance_epochs if self.guidance == "n_epochs" else 1,
-            steps=1 if self.guidance == "one_batch" else 0,
-            purpose="guidance",
-        )
+        epochs = self.guidance_epochs if self.guidance == "n_epochs" else 1
+        steps = 1 if self.guidance == "one_batch" else 0
+        return self.train(local, model, epochs=epochs, steps=steps, purpose="guidance")
 
     def aggregate(self, server: Server, ups: Ups) -> None:
         guidance = ups["guidance"] if "guidance" in ups else server["models"][ups.ids]
@@ -86,9 +79,6 @@ class FedDWA(SgdMethod):
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"] | mine["stats"]
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return up["model"] | mine["stats"]
 
 
 def mixing_weights(distance: Tensor, top_k: int) -> Tensor:

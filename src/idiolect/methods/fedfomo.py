@@ -35,15 +35,9 @@ class FedFomo(SgdMethod):
     """Every client mixes the models that help it most on its own validation samples."""
 
     models: int = hyper(5, "M: models downloaded by each client", min=0)
-    val_share: float = hyper(
-        0.2, "own training samples kept for judging (0: judge on all of them)", min=0, below=1
-    )
-    epsilon: float = hyper(
-        0.3, "chance that a model is drawn at random, in round 0", min=0, max=1, needs="models!=0"
-    )
-    epsilon_decay: float = hyper(
-        0.05, "by how much epsilon falls in a round", min=0, needs="epsilon!=0, models!=0"
-    )
+    val_share: float = hyper(0.2, "own samples kept for judging (0: judge on all)", min=0, below=1)
+    epsilon: float = hyper(0.3, "chance of random models at first", min=0, max=1, needs="models!=0")
+    epsilon_decay: float = hyper(0.05, "its fall per round", min=0, needs="epsilon!=0, models!=0")
     weights: Literal["first_order", "uniform", "identity"] = hyper(
         "first_order", "of the candidates, or an ablation"
     )

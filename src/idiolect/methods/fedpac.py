@@ -33,14 +33,10 @@ from idiolect.methods.shared.simplex import combination
 class FedPAC(SgdMethod):
     """Aligned features, and for every client its own combination of the clients' heads."""
 
-    epochs: int = hyper(
-        5, "passes over the data for the body, after the head", min=0, needs="steps=0"
-    )
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", min=1)
-    momentum: float = hyper(
-        0.5, "momentum of local SGD, forgotten after every phase", min=0, below=1
-    )
-    weight_decay: float = hyper(5e-4, "L2 penalty of local SGD", min=0)
+    epochs: int = hyper(5, "passes over the data for the body, after the head")
+    batch_size: int | Literal["full"] = hyper(50)
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten after every phase")
+    weight_decay: float = hyper(5e-4)
     head_lr: float = hyper(0.1, "learning rate of the head", above=0)
     head_epochs: int = hyper(1, "passes over the data for the head, before the body", min=1)
     lam: float = hyper(1.0, "lambda: pull of features to the global centroids", min=0)
@@ -107,6 +103,3 @@ class FedPAC(SgdMethod):
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["base"] | down["head"]
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return up["base"] | up["head"]

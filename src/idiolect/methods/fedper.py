@@ -47,6 +47,3 @@ class FedPer(SgdMethod):
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["base"] | mine["own"]
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return up["base"] | mine["own"]

@@ -32,8 +32,8 @@ NEVER = -1e9  # bias of a class without prototype
 class FedProto(LocalOnly):
     """Every client has its own model; features of a class are drawn to its global prototype."""
 
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds", min=0, below=1)
-    batch_size: int | Literal["full"] = hyper(4, "mini-batch size, or 'full'", min=1)
+    momentum: float = hyper(0.5)
+    batch_size: int | Literal["full"] = hyper(4)
     lam: float = hyper(1.0, "lambda: pull of features to the global prototypes (0: Local)", min=0)
     weighting: Literal["samples", "uniform"] = hyper("samples", "how clients' prototypes count")
     prediction: Literal["prototype", "classifier"] = hyper(

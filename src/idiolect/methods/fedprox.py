@@ -17,12 +17,10 @@ from idiolect.core.method import Local, Net, Record, Tree, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 
 
-def proximal(
-    net: Net, params: Tree, x: Tensor, y: Tensor, anchor: Tree, strength: Tensor
-) -> Tensor:
-    """Cross-entropy plus `strength / 2 |w - anchor|^2` over the leaves of the anchor."""
+def proximal(net: Net, params: Tree, x: Tensor, y: Tensor, anchor: Tree, pull: Tensor) -> Tensor:
+    """Cross-entropy plus `pull / 2 |w - anchor|^2` over the leaves of the anchor."""
     gap = torch.stack([(params[n] - anchor[n]).square().sum() for n in anchor]).sum()
-    return cross_entropy(net, params, x, y) + 0.5 * strength * gap
+    return cross_entropy(net, params, x, y) + 0.5 * pull * gap
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,12 @@ class FedRecon(PFLEGO):
     """Heads reconstructed on the client, a gradient of the features for the server."""
 
     tau: int = hyper(50, "gradient steps that reconstruct the head", min=1)
-    beta: float = hyper(0.007, "step size of the reconstruction", min=0)
+    beta: float = hyper(0.007, "step size of the reconstruction", min=0, needs="")
     rho: float = hyper(0.001, "step size of the server", min=0)
     heads: Literal["keep", "reset"] = hyper("keep", "go on from the last head, or from its start")
     split: bool = hyper(False, "even samples for the head, odd ones for theta; else all for both")
     update_steps: int = hyper(1, "gradient steps on theta per round", min=1)
-    update_lr: float = hyper(
-        0.1, "their step size, if there are several", above=0, needs="update_steps!=1"
-    )
+    update_lr: float = hyper(0.1, "their size, if several", above=0, needs="update_steps!=1")
     scale: bool = hyper(True, "the server multiplies by I/r (PFLEGO's listing)")
     head_step: ClassVar[Literal["literal"]] = "literal"  # type: ignore[misc]  # there is none
 

@@ -22,14 +22,10 @@ from idiolect.methods.fedper import FedPer
 class FedRep(FedPer):
     """Many epochs for the personal head, few for the shared body."""
 
-    epochs: int = hyper(
-        1, "passes over the data for the body, after the head", min=0, needs="steps=0"
-    )
+    epochs: int = hyper(1, "passes over the data for the body, after the head")
     head_epochs: int = hyper(10, "passes over the data for the head, before the body", min=0)
-    batch_size: int | Literal["full"] = hyper(10, "mini-batch size, or 'full'", min=1)
-    momentum: float = hyper(
-        0.5, "momentum of local SGD, forgotten after every phase", min=0, below=1
-    )
+    batch_size: int | Literal["full"] = hyper(10)
+    momentum: float = hyper(0.5, "momentum of local SGD, forgotten after every phase")
 
     name = "fedrep"
     paper = "Collins et al., Exploiting Shared Representations for Personalized FL"

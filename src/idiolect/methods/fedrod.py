@@ -52,7 +52,7 @@ def hyper_loss(net: Net, params: Tree, x: Tensor, y: Tensor, prior: Tensor, a: T
 class FedRoD(FedAvg):
     """A balanced generic model, and a personal head added to its head."""
 
-    epochs: int = hyper(5, "passes over the client's data per round", min=0, needs="steps=0")
+    epochs: int = hyper(5)
     head: Literal["linear", "hyper"] = hyper("linear", "personal head: kept, or generated")
     hidden: int = hyper(32, "width of the hypernetwork", min=1, needs="head=hyper")
     loss: Literal["balanced_softmax", "cross_entropy"] = hyper(
@@ -106,6 +106,3 @@ class FedRoD(FedAvg):
         else:
             own = unprefixed(mine["head"], OWN)
         return model | {n: model[n] + x for n, x in own.items()}
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return self.personal(up, mine)

@@ -19,9 +19,9 @@ from idiolect.methods.fedavg import FedAvg
 class FedUpdate(FedAvg):
     """FedAvg whose clients step from the mean before they predict and before they train."""
 
-    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", min=1)
-    weight_decay: float = hyper(1e-4, "L2 penalty of local SGD", min=0)
-    weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
+    batch_size: int | Literal["full"] = hyper(128)
+    weight_decay: float = hyper(1e-4)
+    weighting: Literal["samples", "uniform"] = hyper("uniform")
     update_steps: int = hyper(1, "mini-batch steps after averaging (0: FedAvg)", min=0)
 
     name = "fedupdate"

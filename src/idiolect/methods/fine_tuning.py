@@ -28,15 +28,9 @@ class FineTuning(Method):
     """What fine-tuning adds to a method: its settings and the work after delivery."""
 
     ft_lr: float = hyper(0.01, "fine-tuning: learning rate", above=0)
-    ft_epochs: int = hyper(
-        1, "fine-tuning: passes over the client's data (0: none)", min=0, needs="ft_steps=0"
-    )
-    ft_steps: int = hyper(
-        0, "fine-tuning: mini-batches, at most one epoch (0: use ft_epochs)", min=0
-    )
-    ft_batch_size: int | Literal["full"] = hyper(
-        64, "fine-tuning: mini-batch size, or 'full'", min=1
-    )
+    ft_epochs: int = hyper(1, "fine-tuning: passes over data (0: none)", min=0, needs="ft_steps=0")
+    ft_steps: int = hyper(0, "fine-tuning: mini-batches, at most an epoch (0: ft_epochs)", min=0)
+    ft_batch_size: int | Literal["full"] = hyper(64, "fine-tuning: batch size, or 'full'", min=1)
     ft_weight_decay: float = hyper(1e-4, "fine-tuning: L2 penalty", min=0)
 
     def adapt(self, params: Tree, local: Local) -> Tree:

@@ -34,16 +34,10 @@ class L2C(SgdMethod):
     """Clients learn how much of every client's update to take."""
 
     alpha_lr: float = hyper(0.1, "step size of alpha (Adam); 0: alpha stays as it starts", min=0)
-    alpha_steps: int = hyper(
-        1, "steps on alpha per round, each on the whole validation part", min=0, needs="alpha_lr!=0"
-    )
-    alpha_decay: float = hyper(
-        0.0, "L2 penalty of alpha", min=0, needs="alpha_lr!=0, alpha_steps!=0"
-    )
+    alpha_steps: int = hyper(1, "full-batch steps on alpha per round", min=0, needs="alpha_lr!=0")
+    alpha_decay: float = hyper(0.0, "L2 decay of alpha", min=0, needs="alpha_lr!=0, alpha_steps!=0")
     alpha_self: float = hyper(0.0, "alpha_ii at the start; large: Local")
-    val_share: float = hyper(
-        0.2, "own training samples alpha is learned on (0: all of them)", min=0, below=1
-    )
+    val_share: float = hyper(0.2, "own samples alpha is learned on (0: all)", min=0, below=1)
 
     name = "l2c"
     paper = "Li et al., Learning to Collaborate in Decentralized Learning"

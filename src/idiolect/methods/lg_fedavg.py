@@ -19,9 +19,9 @@ from idiolect.methods.fedper import FedPer
 class LGFedAvg(FedPer):
     """Body and head train together; the body stays, the head is averaged by sample count."""
 
-    lr: float = hyper(0.1, "client learning rate", above=0)
-    batch_size: int | Literal["full"] = hyper(50, "mini-batch size, or 'full'", min=1)
-    momentum: float = hyper(0.5, "momentum of local SGD, forgotten between rounds", min=0, below=1)
+    lr: float = hyper(0.1)
+    batch_size: int | Literal["full"] = hyper(50)
+    momentum: float = hyper(0.5)
     personal_layers: str = hyper("body", "what stays: body, or name patterns")
 
     name = "lg_fedavg"

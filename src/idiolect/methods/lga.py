@@ -52,14 +52,9 @@ class LGA(FedAvgAsync):
         return Down(down.shared, each={"first": first})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        model = self.train(local, down["model"] | mine["stats"], start=mine["cursor"])
-        wk = tree.pick(model, local.net.weights)
-        return {"model": wk}, {
-            "cursor": mine["cursor"] + self.steps,
-            "w0": down["model"],
-            "wk": wk,
-            "stats": tree.pick(model, local.net.stats),
-        }
+        up, kept = super().fit({"model": down["model"] | mine["stats"]}, mine, local)
+        wk, stats = (tree.pick(up["model"], of) for of in (local.net.weights, local.net.stats))
+        return {"model": wk}, kept | {"w0": down["model"], "wk": wk, "stats": stats}
 
     def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
         return {"model": self.leap(down, mine, local.net)}, mine
@@ -95,6 +90,3 @@ class LGA(FedAvgAsync):
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"] | mine["stats"]
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return up["model"] | mine["stats"]

@@ -81,12 +81,7 @@ class PerFedAvg(FedAvg):
     form: Literal["first_order", "hessian_free", "exact", "two_step"] = hyper(
         "first_order", "FO, HF, exact Hessian-vector products, or SPFL's two plain steps"
     )
-    delta: float = hyper(
-        1e-3,
-        "distance of the two gradients of form='hessian_free'",
-        above=0,
-        needs="form=hessian_free",
-    )
+    delta: float = hyper(1e-3, "distance of HF's two gradients", above=0, needs="form=hessian_free")
     adapt_steps: int = hyper(1, "steps of size alpha before predicting", min=0)
 
     name = "per_fedavg"

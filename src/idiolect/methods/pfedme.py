@@ -16,6 +16,7 @@ K 2; FedDWA's has lambda 1, K 5, beta 1). beta = 0, a default elsewhere, freezes
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -57,32 +58,17 @@ class PFedMe(FedAvg):
         return {"theta": start}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        weights = local.net.weights
-        decay = self.lr_decay**local.round
-        both = self.train(
-            local,
-            tree.leaves({"theta": down["model"], "w": tree.pick(down["model"], weights)}),
-            moreau,
-            train=[f"theta/{n}" for n in weights],
-            lr=self.personal_lr * decay,
-            repeat=self.inner_steps,
-            after=follow,
-            extra=(
-                local.each(self.lam),
-                local.each(self.lr * decay),
-            ),
-        )
-        done = tree.nest(both)
+        weights, decay = local.net.weights, self.lr_decay**local.round
+        start = tree.leaves({"theta": down["model"], "w": tree.pick(down["model"], weights)})
+        how: dict[str, Any] = {"lr": self.personal_lr * decay, "repeat": self.inner_steps}
+        how |= {"train": [f"theta/{n}" for n in weights], "after": follow}
+        extra = (local.each(self.lam), local.each(self.lr * decay))
+        done = tree.nest(self.train(local, start, moreau, extra=extra, **how))
         return {"model": done["theta"] | done["w"]}, {"theta": done["theta"]}
 
     def aggregate(self, server: Server, ups: Ups) -> None:
-        old = server["model"]
-        super().aggregate(server, ups)
-        mean = server["model"]
-        server["model"] = tree.lerp(old, mean, self.beta)
+        mean = tree.mix(self.weights(ups), ups["model"])
+        server["model"] = tree.lerp(server["model"], mean, self.beta)
 
     def personal(self, down: Record, mine: Record) -> Tree:
-        return mine["theta"]
-
-    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
         return mine["theta"]

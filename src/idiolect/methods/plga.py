@@ -49,3 +49,6 @@ class PLGA(LGA):
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["wp"] | mine["stats"]
+
+    def trained(self, down: Record, up: Record, mine: Record) -> Tree:
+        return up["model"] | mine["stats"]

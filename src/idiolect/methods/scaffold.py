@@ -35,7 +35,7 @@ def corrected(net: Net, params: Tree, x: Tensor, y: Tensor, correction: Tree) ->
 class Scaffold(FedAvg):
     """One global model, local steps corrected for the client's own drift."""
 
-    weighting: Literal["samples", "uniform"] = hyper("uniform", "how clients count in the mean")
+    weighting: Literal["samples", "uniform"] = hyper("uniform")
     option: Literal[2, 1] = hyper(2, "c_i+ from the steps taken (2) or a gradient at x (1)")
     server_lr: float = hyper(1.0, "server step eta", above=0)
 
@@ -66,9 +66,7 @@ class Scaffold(FedAvg):
         return {"model": y, "control": tree.sub(fresh, own)}, {"control": fresh}
 
     def aggregate(self, server: Server, ups: Ups) -> None:
-        x = server["model"]
-        super().aggregate(server, ups)
-        mean = server["model"]
-        server["model"] = tree.lerp(x, mean, self.server_lr)
+        mean = tree.mix(self.weights(ups), ups["model"])
+        server["model"] = tree.lerp(server["model"], mean, self.server_lr)
         each = torch.full_like(ups.sizes, 1 / len(server.sizes))
         server["control"] = tree.add(server["control"], tree.mix(each, ups["control"]))

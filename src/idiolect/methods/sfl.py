@@ -49,12 +49,8 @@ class SFL(SgdMethod):
     graph: Literal["similarity", "classes", "complete", "identity"] = hyper(
         "similarity", "links by models, by classes, or an ablation", needs="server_alpha!=0"
     )
-    neighbours: int = hyper(
-        5, "strongest links kept (code: 30 of 100)", min=0, needs="graph=similarity"
-    )
-    layers: int = hyper(
-        3, "times models are spread over the graph", min=1, needs="graph=similarity|classes"
-    )
+    neighbours: int = hyper(5, "strongest links kept (code: 30%)", min=0, needs="graph=similarity")
+    layers: int = hyper(3, "times models are spread", min=1, needs="graph=similarity|classes")
     server_alpha: float = hyper(
         1.0, "share of spread models, the rest is own", min=0, max=1, needs="graph!=identity"
     )

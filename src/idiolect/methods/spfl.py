@@ -33,8 +33,8 @@ SOFT = "similarity=cosine|layers"  # where there is a softmax
 class SPFL(SgdMethod):
     """One model per client, moved along similar clients' updates."""
 
-    batch_size: int | Literal["full"] = hyper(128, "mini-batch size, or 'full'", min=1)
-    weight_decay: float = hyper(1e-4, "L2 penalty of local SGD", min=0)
+    batch_size: int | Literal["full"] = hyper(128)
+    weight_decay: float = hyper(1e-4)
     two_step: bool = hyper(True, "two consecutive SGD steps on every mini-batch")
     gamma: int = hyper(10, "rounds between refreshes of the similarity", min=1)
     stages: Literal[1, 2, "tensor"] = hyper(2, "1 whole model, 2 body and head, or per tensor")

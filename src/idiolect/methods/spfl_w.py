@@ -24,20 +24,11 @@ class SPFLW(SPFL):
     """One model per client, replaced by the mean of similar clients' models."""
 
     variant: Literal["paper", "code"] = hyper("paper", "row-stochastic St on all stages, or code's")
-    layer_weights: str = hyper(
-        "0.5,0.3,0.2", "of the body's layers", needs="similarity=layers, variant=paper"
-    )
+    layer_weights: str = hyper("0.5,0.3,0.2", needs="similarity=layers, variant=paper")
     head: Literal["softmax", "own"] = hyper(
-        "softmax",
-        "last stage mixed, or each its own model",
-        needs="similarity!=identity, variant=paper",
+        "softmax", "last stage mixed, or own model", needs="similarity!=identity, variant=paper"
     )
-    head_temperature: float = hyper(
-        1.0,
-        "of the last stage",
-        above=0,
-        needs=f"{SOFT}, head=softmax, variant=paper",
-    )
+    head_temperature: float = hyper(1.0, needs=f"{SOFT}, head=softmax, variant=paper")
     eta = 1.0  # type: ignore[misc]  # models are replaced, there is no step
 
     name = "spfl_w"

@@ -101,10 +101,7 @@ def prepare(
 ) -> Simulation:
     """The simulation that these options describe: files are read, and settings that change nothing
     are warned of. `simulate()` and the command line both come here."""
-    unused = method.without_effect() + options.without_effect()
-    if not any(line.startswith("method.epochs ") for line in unused):
-        unused += _epochs_unused(method)
-    for line in unused:
+    for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
     init, schedule = options.init, options.schedule
     if isinstance(init, Path):
@@ -131,14 +128,6 @@ def prepare(
         eval_every=options.eval_every,
         keep=options.keep,
     )
-
-
-def _epochs_unused(method: Method) -> list[str]:
-    """Epochs that were chosen though a number of steps decides."""
-    default = {one.name: one.default for one in fields(method)}.get("epochs")
-    epochs, steps = getattr(method, "epochs", default), getattr(method, "steps", 0)
-    unused = steps and epochs != default
-    return [f"method.epochs has no effect while method.steps is {steps}"] if unused else []
 
 
 def _run(

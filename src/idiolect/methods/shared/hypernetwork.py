@@ -17,10 +17,8 @@ def hypernetwork(head: Tree, hidden: int) -> Tree:
     classes = len(like)
     dice = torch.Generator().manual_seed(0)
     w = 2 * tree.beside(torch.rand(hidden, classes, generator=dice), like) - 1
-    nu = {
-        "in.weight": (w * sqrt(6 / classes)).to(like.dtype),
-        "in.bias": like.new_zeros(hidden),
-    }
+    start = (w * sqrt(6 / classes)).to(like.dtype)
+    nu = {"in.weight": start, "in.bias": like.new_zeros(hidden)}
     for name, x in head.items():
         nu[f"out.weight.{name}"] = x.new_zeros(*x.shape, hidden)
         nu[f"out.bias.{name}"] = torch.zeros_like(x)
