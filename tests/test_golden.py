@@ -42,7 +42,7 @@ class Recorded:
         rejoin = self.sim._rejoin
 
         def keep_fit(task: Any, fitted: Any) -> None:
-            if isinstance(task, Fit):
+            if type(task) is Fit:
                 self.fits[-1] = fitted
 
         def keep_rejoin(*args: Any) -> Any:
