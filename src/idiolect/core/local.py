@@ -137,9 +137,7 @@ class Local(ABC):
         return self._grad(goal, params, training)
 
     @abstractmethod
-    def _grad(
-        self, goal: Objective, params: Tree, training: bool
-    ) -> tuple[Tree, Tensor, Tree]: ...
+    def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]: ...
 
     def squared_grad(
         self,

@@ -56,8 +56,8 @@ class RowStore:
 
     def _remember(self, ids: list[int], slots: list[int]) -> Tensor:
         at = torch.tensor(slots, dtype=torch.int64)
-        if self.place == "device" and self.device.type == "cuda":
-            at = at.pin_memory().to(self.device, non_blocking=True)
+        if self.place == "device":
+            at = devices.to_device(at, self.device)
         self._last = (ids, at)
         return at
 

@@ -263,13 +263,7 @@ def each(fn: Callable[[Tensor], Tensor], record: Mapping[str, Any]) -> Record:
 
 def join(records: Sequence[Record]) -> Record:
     """Records of several groups of clients, one after the other along the client axis."""
-    if len(records) == 1:
-        return records[0]
-    out: Record = {}
-    for key, value in records[0].items():
-        parts = [r[key] for r in records]
-        out[key] = join(parts) if isinstance(value, Mapping) else torch.cat(parts)
-    return out
+    return records[0] if len(records) == 1 else _combined(torch.cat, records)
 
 
 def ordered(record: Record, names: Sequence[str]) -> Record:
@@ -287,14 +281,16 @@ def row(record: Record, k: int) -> Record:
 
 def pile(records: Sequence[Record]) -> Record:
     """Inverse of `row`: one client's record each, stacked."""
-    if not records:
-        return {}
-    return {
-        key: pile([r[key] for r in records])
-        if isinstance(value, Mapping)
-        else torch.stack([r[key] for r in records])
-        for key, value in records[0].items()
-    }
+    return _combined(torch.stack, records) if records else {}
+
+
+def _combined(fn: Callable[[list[Tensor]], Tensor], records: Sequence[Record]) -> Record:
+    """`fn` of all records' leaves of each name."""
+    out: Record = {}
+    for key, value in records[0].items():
+        parts = [r[key] for r in records]
+        out[key] = _combined(fn, parts) if isinstance(value, Mapping) else fn(parts)
+    return out
 
 
 def nbytes(record: Record) -> int:

@@ -8,6 +8,7 @@ from idiolect.core.tree import Record, Tree
 from idiolect.deploy.client_registry import ClientEntry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
 from idiolect.deploy.expected_reply import ExpectedReply
+from idiolect.simulation import server_state
 
 
 class ClientRequests:
@@ -60,16 +61,15 @@ class ClientRequests:
     def evaluate(self, ids: Sequence[int], t: int) -> None:
         """Ask clients to test what they would predict with now, and the shared model if any."""
         down = self.method.download(self.server, list(ids))
-        shared = self.method.shared(self.server)
-        whole = shared is not None and set(shared) == set(self.expected.net.names)
+        shared = server_state.whole_model(self.method, self.server)
         # A shared model that is part of the message anyway is named instead of sent twice.
-        part = next((n for n, v in down.shared.items() if whole and v is shared), None)
+        part = next((n for n, v in down.shared.items() if v is shared), None)
         requests = []
         for k, i in enumerate(ids):
             entry = self.clients[i]
             entry.status = "busy"
             record = self._record(entry, down, k)
-            if whole and part is None:
+            if shared is not None and part is None:
                 record["global"] = shared
             requests.append((PendingRequest("evaluate", entry.node, t, i), record))
         self.dispatcher.send(requests, **{"global": part})
