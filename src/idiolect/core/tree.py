@@ -130,10 +130,6 @@ def same(a: Tree, b: Tree) -> Tensor:
     return alike
 
 
-def stack(trees: Sequence[Tree]) -> Tree:
-    return {n: torch.stack([t[n] for t in trees]) for n in trees[0]}
-
-
 def client(tree: Tree, k: int) -> Tree:
     """Client k's leaves, without the client axis."""
     return {n: x[k] for n, x in tree.items()}

@@ -38,6 +38,7 @@ log = logging.getLogger("idiolect.client")
 ONLY_CLIENT = 0  # position of the client in its data, whatever its id in the federation
 MAX_LOGGED_NUMBERS = 4096  # of one log entry of a method, per client and round
 MAX_CACHED_EXPERIMENTS = 4  # their models and data stay in memory
+Metrics = dict[str, dict[str, float | None]]  # by part: correct predictions and summed loss
 
 
 class Refused(UserError):
@@ -228,10 +229,8 @@ class Client:
         self.store.commit(name, state)
         return state
 
-    def _test(
-        self, experiment: LocalExperiment, params: Tree
-    ) -> dict[str, dict[str, float | None]]:
-        found: dict[str, dict[str, float | None]] = {}
+    def _test(self, experiment: LocalExperiment, params: Tree) -> Metrics:
+        found: Metrics = {}
         parts: tuple[Part, ...] = ("test", "val")
         for part in parts:
             rows = experiment.engine.samples.parts[part][ONLY_CLIENT]
