@@ -60,12 +60,12 @@ def test_pick_drop_and_clone() -> None:
     assert float(tree.zeros_like(A)["w"].abs().max()) == 0
 
 
-def test_expand_shares_and_stack_copies() -> None:
+def test_expand_shares_and_pile_copies() -> None:
     one = tree.client(A, 2)
     many = tree.expand(one, 3)
     assert many["w"].shape == (3, 3, 2)
     assert many["w"].data_ptr() == one["w"].data_ptr()
-    again = tree.stack([tree.client(A, k) for k in range(K)])
+    again = tree.pile([tree.client(A, k) for k in range(K)])
     assert all(torch.equal(again[n], A[n]) for n in A)
 
 

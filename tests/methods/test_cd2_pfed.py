@@ -141,7 +141,7 @@ def test_cyclic_distillation_by_hand(engine: str) -> None:
     models, net = [dict(START) for _ in CLIENTS], Net(NET)
     for t in range(2):
         models = [step(m, c, 0.8) for m, c in zip(models, CLIENTS, strict=True)]
-        stacked = net.shared(tree.stack(models), "channels:0.5")
+        stacked = net.shared(tree.pile(models), "channels:0.5")
         part = tree.mix(torch.tensor(share(CLIENTS), dtype=torch.float64), stacked)
         models = [tree.overlay(part, m) for m in models]
         for i, model in enumerate(models):

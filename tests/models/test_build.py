@@ -38,7 +38,7 @@ def test_seed_decides_weights_and_leaves_the_global_generator_alone():
         ({"name": "collections:Counter"}, COLOUR, "not a torch nn.Module"),
         ({"name": "torch.nn:Linear"}, (8,), "could not be built"),
         ({"name": "torch.nn:Linear", "in_features": 8, "out_features": 3}, (8,), "4 classes"),
-        ({"name": "torch.nn:Linear", "in_features": 9, "out_features": 4}, (8,), "does not take"),
+        ({"name": "torch.nn:Linear", "in_features": 9, "out_features": 4}, (8,), "cannot take"),
     ],
 )
 def test_mistakes_are_one_line(section, shape, words):
@@ -76,6 +76,6 @@ def test_options_are_checked_like_all_others():
 
 def test_list_models_names_options():
     listed = {m["name"]: m for m in models.list_models()}
-    assert listed["spfl_cnn"]["options"] == {"hidden": 500}
-    assert all(m["doc"] for m in listed.values())
-    assert all(option["doc"] for m in listed.values() for option in m["fields"])
+    assert [(o["name"], o["default"]) for o in listed["spfl_cnn"]["options"]] == [("hidden", 500)]
+    assert all(m["what"] for m in listed.values())
+    assert all(option["doc"] for m in listed.values() for option in m["options"])

@@ -50,10 +50,7 @@ def splits() -> list[Entry]:
 def models() -> list[Entry]:
     from idiolect.models import list_models
 
-    return [
-        {"name": entry["name"], "what": entry["doc"], "options": entry["fields"]}
-        for entry in list_models()
-    ]
+    return list_models()
 
 
 def recipes() -> list[Entry]:

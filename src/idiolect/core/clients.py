@@ -94,7 +94,8 @@ class Table:
             layout = tuple((n, x.shape, x.dtype) for n, x in tree.leaves(row).items())
             alike.setdefault(layout, []).append(i)
         for group in alike.values():
-            for ids in _pieces(group):
+            for at in range(0, len(group), PIECE):
+                ids = group[at : at + PIECE]
                 self[ids] = tree.pile([rows[i] for i in ids])
 
     def mix(self, weight: Tensor | Sequence[float], ids: Sequence[int]) -> Tree:
@@ -102,7 +103,7 @@ class Table:
         total: Tree = {}
         for at in range(0, len(ids), PIECE):
             rows = self[ids[at : at + PIECE]]
-            like = next(iter(rows.values()))
+            like = tree.any_leaf(rows)
             share = tree.beside(weight[at : at + PIECE], like).to(like.dtype)
             part = tree.mix(share, rows)
             total = tree.add(total, part) if total else part
@@ -183,8 +184,3 @@ class Table:
             self._place = place
             for store in self._stores:
                 store.move(place)
-
-
-def _pieces(ids: list[int]) -> Iterator[list[int]]:
-    for at in range(0, len(ids), PIECE):
-        yield ids[at : at + PIECE]

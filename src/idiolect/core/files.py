@@ -74,7 +74,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise OSError(code, str(error), str(path)) from error
 
 
-def sweep(folder: Path) -> None:
+def remove_drafts(folder: Path) -> None:
     """Remove what a killed process left half written."""
     for draft in folder.rglob(f".*{TEMPORARY}"):
         with suppress(OSError):

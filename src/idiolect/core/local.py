@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import rng
-from idiolect.core.batches import Order, SgdSettings
+from idiolect.core.batches import BatchPlan, SgdSettings
 from idiolect.core.net import Net
 from idiolect.core.per_client import Apart, PerClient
 from idiolect.core.tree import Tree
@@ -26,6 +26,17 @@ class Rows:
 
 Loss = Callable[..., Tensor]
 Coupled = bool | Literal["filled"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What local work minimises: a loss, the leaves it moves, and what the loss sees besides."""
+
+    loss: Loss
+    moving: list[str]
+    extra: tuple[Any, ...] = ()
+    x: Rows | None = None  # inputs that replace the samples'
+    coupled: Coupled = False
 
 
 @dataclass(frozen=True)
@@ -84,8 +95,8 @@ class Local(ABC):
         With `steps`, `start` is the number of mini-batches seen before, one for all clients or one
         each (default: `steps` a round). If `report`, the loss counts in the round's training
         loss."""
-        moving = self._moving(params, train)
-        if not moving:
+        goal = Objective(loss, self._moving(params, train), tuple(extra), x, coupled)
+        if not goal.moving:
             return Trained(dict(params), 0 * self.sizes, 0 * self.sizes)
         if isinstance(settings["lr"], PerClient):
             settings["lr"] = self.each(settings["lr"])
@@ -97,7 +108,7 @@ class Local(ABC):
             start = self.round * how.steps
         if isinstance(start, int):
             start = torch.full((len(self.ids),), start)
-        done = self._sgd(loss, params, how, moving, tuple(extra), x, coupled, start)
+        done = self._sgd(goal, params, how, start)
         if report:
             self.reported[how.purpose] = done.loss
         return done
@@ -107,17 +118,7 @@ class Local(ABC):
         return [n for n in names if n in params and n not in self.net.stats]
 
     @abstractmethod
-    def _sgd(
-        self,
-        loss: Loss,
-        params: Tree,
-        how: SgdSettings,
-        moving: list[str],
-        extra: tuple[Any, ...],
-        x: Rows | None,
-        coupled: Coupled,
-        start: Tensor,
-    ) -> Trained: ...
+    def _sgd(self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor) -> Trained: ...
 
     def grad(
         self,
@@ -130,35 +131,33 @@ class Local(ABC):
     ) -> tuple[Tree, Tensor, Tree]:
         """Gradient of the mean loss over the whole data, the loss `[K]`, and `params` with
         statistics updated if `training` (then the data is one batch, dropout on)."""
-        moving = self._moving(params, train)
-        if not moving:
+        goal = Objective(loss, self._moving(params, train), tuple(extra))
+        if not goal.moving:
             return {}, torch.zeros_like(self.sizes), dict(params)
-        return self._grad(loss, params, moving, tuple(extra), training)
+        return self._grad(goal, params, training)
 
     @abstractmethod
-    def _grad(
-        self,
-        loss: Loss,
-        params: Tree,
-        moving: list[str],
-        extra: tuple[Any, ...],
-        training: bool,
-    ) -> tuple[Tree, Tensor, Tree]: ...
+    def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]: ...
 
-    @abstractmethod
     def squared_grad(
         self,
         loss: Loss,
         params: Tree,
         *,
-        batch_size: int | Literal["full"] = 32,
-        order: Order = "fixed",
-        drop_last: bool = False,
         per_sample: bool = False,
         extra: Sequence[Any] = (),
+        **batches: Any,
     ) -> tuple[Tensor, Tensor]:
         """`[K]`: sum over batches (or samples) of the squared norm of the gradient over all
-        weights, and how many there were."""
+        weights, and how many there were. `batches` are fields of `BatchPlan`."""
+        goal = Objective(loss, self._moving(params, None), tuple(extra))
+        plan = BatchPlan(**{"order": "fixed", "purpose": "trace"} | batches)
+        return self._squared_grad(goal, params, plan, per_sample)
+
+    @abstractmethod
+    def _squared_grad(
+        self, goal: Objective, params: Tree, plan: BatchPlan, per_sample: bool
+    ) -> tuple[Tensor, Tensor]: ...
 
     @abstractmethod
     def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:

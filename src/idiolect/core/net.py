@@ -95,12 +95,9 @@ class Net:
 
     def part(self, spec: str) -> tuple[str, ...]:
         """Names chosen by `spec`: head, body, norm, none, all, or name patterns like 'body.0.*'."""
-        if spec in ("head", "body"):
-            return self.head if spec == "head" else self.body
-        if spec == "none":
-            return ()
-        if spec == "all":
-            return self.names
+        known = {"head": self.head, "body": self.body, "none": (), "all": self.names}
+        if spec in known:
+            return known[spec]
         if spec == "norm":
             owners = tuple(
                 f"{n}." for n, m in self.module.named_modules() if "Norm" in type(m).__name__

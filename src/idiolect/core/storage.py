@@ -56,8 +56,8 @@ class RowStore:
 
     def _remember(self, ids: list[int], slots: list[int]) -> Tensor:
         at = torch.tensor(slots, dtype=torch.int64)
-        if self.place == "device" and self.device.type == "cuda":
-            at = at.pin_memory().to(self.device, non_blocking=True)
+        if self.place == "device":
+            at = devices.to_device(at, self.device)
         self._last = (ids, at)
         return at
 
@@ -133,23 +133,23 @@ class RowStore:
 
     def grow(self, capacity: int) -> None:
         self._settled()
-        used = len(self.slots) + len(self._spare)
-        for n, shape, dtype in self._real:
-            old = self._store.get(n)
-            self._store[n] = self._allocated(n, capacity, shape, dtype)
-            if old is not None and self.place != "disk":
-                self._store[n][:used].copy_(old[:used])
         self.capacity = capacity
+        self._refill({} if self.place == "disk" else self._store)  # a file keeps what is in it
 
     def move(self, place: Keep) -> None:
         self._settled()
-        used, old = len(self.slots) + len(self._spare), self._store
-        self.place, self._store, self._files = place, {}, {}
-        self._last = ([], self._last[1])
-        if self.capacity:
-            for n, shape, dtype in self._real:
-                self._store[n] = self._allocated(n, self.capacity, shape, dtype)
-                self._store[n][:used].copy_(old.pop(n)[:used])
+        old, self._store, self._files = self._store, {}, {}
+        self.place, self._last = place, ([], self._last[1])
+        self._refill(old)
+
+    def _refill(self, old: dict[str, Tensor]) -> None:
+        """Room for `capacity` rows, with those of `old` in it."""
+        used = len(self.slots) + len(self._spare)
+        for n, shape, dtype in self._real if self.capacity else ():
+            new = self._allocated(n, self.capacity, shape, dtype)
+            if n in old:
+                new[:used].copy_(old.pop(n)[:used])
+            self._store[n] = new
 
     def _allocated(self, name: str, slots: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         size = slots * shape.numel() * dtype.itemsize

@@ -130,10 +130,6 @@ def same(a: Tree, b: Tree) -> Tensor:
     return alike
 
 
-def stack(trees: Sequence[Tree]) -> Tree:
-    return {n: torch.stack([t[n] for t in trees]) for n in trees[0]}
-
-
 def client(tree: Tree, k: int) -> Tree:
     """Client k's leaves, without the client axis."""
     return {n: x[k] for n, x in tree.items()}
@@ -263,13 +259,7 @@ def each(fn: Callable[[Tensor], Tensor], record: Mapping[str, Any]) -> Record:
 
 def join(records: Sequence[Record]) -> Record:
     """Records of several groups of clients, one after the other along the client axis."""
-    if len(records) == 1:
-        return records[0]
-    out: Record = {}
-    for key, value in records[0].items():
-        parts = [r[key] for r in records]
-        out[key] = join(parts) if isinstance(value, Mapping) else torch.cat(parts)
-    return out
+    return records[0] if len(records) == 1 else _combined(torch.cat, records)
 
 
 def ordered(record: Record, names: Sequence[str]) -> Record:
@@ -287,14 +277,16 @@ def row(record: Record, k: int) -> Record:
 
 def pile(records: Sequence[Record]) -> Record:
     """Inverse of `row`: one client's record each, stacked."""
-    if not records:
-        return {}
-    return {
-        key: pile([r[key] for r in records])
-        if isinstance(value, Mapping)
-        else torch.stack([r[key] for r in records])
-        for key, value in records[0].items()
-    }
+    return _combined(torch.stack, records) if records else {}
+
+
+def _combined(fn: Callable[[list[Tensor]], Tensor], records: Sequence[Record]) -> Record:
+    """`fn` of all records' leaves of each name."""
+    out: Record = {}
+    for key, value in records[0].items():
+        parts = [r[key] for r in records]
+        out[key] = _combined(fn, parts) if isinstance(value, Mapping) else fn(parts)
+    return out
 
 
 def nbytes(record: Record) -> int:

@@ -141,10 +141,9 @@ class Federation:
         total = sum(len(getattr(self, part)[i]) for part in PARTS)
         fix = "raise split.min_size or lower split.clients"
         count = f"{total} sample" + ("" if total == 1 else "s")
-        if len(self.train[i]) == 0:
-            raise UserError(f"{who} has {count}: none left for training; {fix}")
-        if len(self.test[i]) == 0:
-            raise UserError(f"{who} has {count}: none left for testing; {fix}")
+        for rows, purpose in ((self.train[i], "training"), (self.test[i], "testing")):
+            if len(rows) == 0:
+                raise UserError(f"{who} has {count}: none left for {purpose}; {fix}")
 
     def _who(self, i: int) -> str:
         return f"client {i}" + (f" ({self.names[i]})" if self.names[i] != str(i) else "")

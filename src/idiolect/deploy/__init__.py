@@ -2,7 +2,6 @@
 
 What travels
     messages          a message is JSON and one safetensors block, never pickle
-    expected_reply    what an answer must look like, found by running the method on made-up samples
     validate          checks of every answer before it touches the server's state
     transport         what the server needs from a network
     flower_transport  … as Flower messages
@@ -12,7 +11,7 @@ The server
     client_registry   which clients take part, which requests are open, what happened
     dispatch          sends requests, passes trusted answers to their handlers
     enrolment         finds out who is online and who may take part
-    client_requests   what is asked of clients
+    client_requests   what is asked of clients, and what their answers must look like
     arrivals          what comes back and when it is used
     server            the rounds; it has the simulator's interface
     experiment        one experiment from its run directory

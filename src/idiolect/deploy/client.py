@@ -24,22 +24,24 @@ from idiolect.core import tree
 from idiolect.core.method import Down, Method
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
+from idiolect.data.federation import PARTS
 from idiolect.deploy.client_state import ClientState, CommittedWork, StateStore
 from idiolect.deploy.messages import Payload
 from idiolect.engine import select
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.samples import Part
 from idiolect.errors import UserError
-from idiolect.simulation.requests import Fit
+from idiolect.simulation.requests import Adapt, Fit, Rejoin
 
 log = logging.getLogger("idiolect.client")
 
 ONLY_CLIENT = 0  # position of the client in its data, whatever its id in the federation
 MAX_LOGGED_NUMBERS = 4096  # of one log entry of a method, per client and round
 MAX_CACHED_EXPERIMENTS = 4  # their models and data stay in memory
+Metrics = dict[str, dict[str, float | None]]  # by part: correct predictions and summed loss
 
 
-class Refused(Exception):
+class Refused(UserError):
     """The request is not done; the reason goes back to the server."""
 
 
@@ -49,7 +51,6 @@ class LocalExperiment:
     def __init__(self, config: dict[str, Any], data: Federation, client_id: int, device: str):
         self.method: Method = methods.build(config["method"])
         module = models.build(config["model"], data.shape, data.classes, config["seed"])
-        select.check_model_fits(module, data)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
         # a site alone gives the simulator's numbers.
         self.engine = LoopEngine(
@@ -80,6 +81,7 @@ class Client:
             raise UserError(f"a site holds the data of one client, not of {data.n_clients}")
         self.id, self.data, self.name = client_id, data, name or str(client_id)
         self.labels = labels
+        self.sizes = {part: len(getattr(data, part)[ONLY_CLIENT]) for part in PARTS}
         self.store = StateStore(state)
         self.model, self.device = model, device
         self._experiments: dict[str, LocalExperiment] = {}
@@ -96,15 +98,12 @@ class Client:
         echo["client"] = self.id
         try:
             done = self._handle(request)
-        except Refused as reason:
+        except UserError as reason:
             log.warning("refused %s: %s", request.kind, reason)
             return Payload(echo | {"refused": str(reason)})
         except OSError as error:
             log.error("%s failed: %s", request.kind, error)
             return Payload(echo | {"refused": f"disk: {error.strerror or type(error).__name__}"})
-        except UserError as error:
-            log.error("%s failed: %s", request.kind, error)
-            return Payload(echo | {"refused": str(error)})
         except Exception as error:
             # The text of an exception may quote data, so only its type leaves the site.
             log.exception("%s failed", request.kind)
@@ -141,16 +140,14 @@ class Client:
     # --- requests ---
 
     def _hello(self, request: Payload) -> Payload:
-        known = self.store.load(_experiment_id(request))
         return Payload(
             {
                 "name": self.name,
-                "sizes": {p: len(getattr(self.data, p)[0]) for p in ("train", "val", "test")},
+                "sizes": self.sizes,
                 "classes": self.data.classes,
                 "labels": self.labels,
                 "shape": list(self.data.shape),
-                "fresh": known is None,
-                "done": -1 if known is None else known.fitted.version,
+                "fresh": self.store.load(_experiment_id(request)) is None,
             }
         )
 
@@ -164,10 +161,9 @@ class Client:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
         fit = Fit([ONLY_CLIENT], version, (_down(request).stacked(1), state.mine))
         done = fit.do(experiment.method, experiment.engine)
-        loss = float(done.train_loss.mean())
         answer: dict[str, Any] = {
             "samples": int(done.samples.sum()),
-            "train_loss": loss if math.isfinite(loss) else None,
+            "train_loss": _finite_or_none(done.train_loss.mean()),
             "logs": {n: v.tolist() for n, v in done.logs.items() if _can_be_logged(v)},
         }
         if request.meta.get("test"):
@@ -184,16 +180,15 @@ class Client:
             raise Refused(f"my last work is of version {state.fitted.version}, not {since}")
         if state.rejoined is not None and state.rejoined.version == version:
             return Payload(state.rejoined.answer, {"up": state.rejoined.up})
-        seen = _down(request).stacked(1)
-        local = experiment.engine.local([ONLY_CLIENT], version)
         # Always from the state right after training: a repeated request gives the same answer.
-        up, mine = experiment.method.rejoin(seen, state.fitted.mine, state.fitted.up, local)
-        answer: dict[str, Any] = {}
-        if request.meta.get("test"):
-            answer["after"] = self._test(experiment, experiment.method.trained(seen, up, mine))
-        state.rejoined = CommittedWork(version, mine, up, answer)
+        mine, up = state.fitted.mine, state.fitted.up
+        rejoin = Rejoin([ONLY_CLIENT], version, (_down(request).stacked(1), mine, up))
+        done = rejoin.do(experiment.method, experiment.engine)
+        tested = bool(request.meta.get("test"))
+        answer = {"after": self._test(experiment, done.trained)} if tested else {}
+        state.rejoined = CommittedWork(version, done.mine, done.up, answer)
         self.store.commit(_experiment_id(request), state)
-        return Payload(answer, {"up": up})
+        return Payload(answer, {"up": done.up})
 
     def _recall(self, request: Payload, experiment: LocalExperiment) -> Payload:
         state = self.store.load(_experiment_id(request))
@@ -203,10 +198,10 @@ class Client:
 
     def _evaluate(self, request: Payload, experiment: LocalExperiment) -> Payload:
         state = self._state(request, experiment)
-        down, mine = _down(request), experiment.engine.to_device(state.mine)
-        params = experiment.method.personal(down.stacked(1), mine)
-        local = experiment.engine.local([ONLY_CLIENT], _whole_number(request.meta, "version"))
-        answer = {"before": self._test(experiment, experiment.method.adapt(params, local))}
+        method, engine, down = experiment.method, experiment.engine, _down(request)
+        params = method.personal(down.stacked(1), engine.to_device(state.mine))
+        adapt = Adapt([ONLY_CLIENT], _whole_number(request.meta, "version"), (params,))
+        answer = {"before": self._test(experiment, adapt.do(method, engine))}
         part = request.meta.get("global")
         shared: Tree | None = request.record.get("global") or down.shared.get(part or "")
         if shared is not None:
@@ -234,10 +229,8 @@ class Client:
         self.store.commit(name, state)
         return state
 
-    def _test(
-        self, experiment: LocalExperiment, params: Tree
-    ) -> dict[str, dict[str, float | None]]:
-        found: dict[str, dict[str, float | None]] = {}
+    def _test(self, experiment: LocalExperiment, params: Tree) -> Metrics:
+        found: Metrics = {}
         parts: tuple[Part, ...] = ("test", "val")
         for part in parts:
             rows = experiment.engine.samples.parts[part][ONLY_CLIENT]

@@ -62,8 +62,7 @@ def load_data(where: str, classes: Classes, client: int = 0) -> Federation:
     """
     path = Path(where).expanduser()
     if path.exists():
-        arrays = _from_folder(path) if path.is_dir() else _from_file(path)
-        return _one_client(arrays, classes, where)
+        return _one_client(_read(path), classes, where)
     if ":" not in where:
         raise UserError(
             f"--data {where} is no file or folder; give an .npz file, a folder of .npy files "
@@ -79,20 +78,15 @@ def load_data(where: str, classes: Classes, client: int = 0) -> Federation:
     return _one_client(made, classes, where)
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
+        if path.is_dir():
+            files = {name: path / f"{name}.npy" for name in ARRAYS}
+            return {n: np.load(f, allow_pickle=False) for n, f in files.items() if f.exists()}
         with np.load(path, allow_pickle=False) as file:
             if isinstance(file, np.ndarray):
                 raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
             return {name: file[name] for name in file.files if name in ARRAYS}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
-
-
-def _from_folder(path: Path) -> dict[str, Any]:
-    files = {name: path / f"{name}.npy" for name in ARRAYS}
-    try:
-        return {n: np.load(f, allow_pickle=False) for n, f in files.items() if f.exists()}
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 

@@ -1,13 +1,44 @@
-"""What the server asks of clients (fit, rejoin, recall, evaluate), and what each message holds."""
+"""What the server asks of clients (fit, rejoin, recall, evaluate), what each message holds, and
+what its answer must look like."""
 
 from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Method, Server
 from idiolect.core.tree import Record, Tree
+from idiolect.data import Federation
 from idiolect.deploy.client_registry import ClientEntry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
-from idiolect.deploy.expected_reply import ExpectedReply
+from idiolect.engine.loop import LoopEngine
+from idiolect.simulation import server_state
+from idiolect.simulation.requests import Fit
+
+
+class ExpectedReply:
+    """Names, shapes and dtypes of answers, found by running the method on four made-up samples;
+    `net` is the server's view of the model."""
+
+    def __init__(
+        self, method: Method, model: nn.Module, shape: Sequence[int], classes: int, **how: object
+    ):
+        x = torch.linspace(0, 1, 4 * int(np.prod(shape))).reshape(4, *shape)
+        y = torch.arange(4) % classes
+        made_up = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+        data = Federation.from_arrays([made_up], classes=classes)
+        self._method = method
+        self._engine = LoopEngine(data, model, **how)  # type: ignore[arg-type]
+        self.net = self._engine.net
+
+    def of_fit(self, down: Down, start: Tree, version: int) -> Record:
+        """A record like the one that a client sends up in that round."""
+        row = Down(down.shared, tree.each(lambda x: x[:1], down.each))
+        local = self._engine.local([0], 0)
+        mine = self._method.client_init(tree.expand(start, 1), local)
+        return {"up": Fit([0], version, (row.stacked(1), mine)).do(self._method, self._engine).up}
 
 
 class ClientRequests:
@@ -60,16 +91,15 @@ class ClientRequests:
     def evaluate(self, ids: Sequence[int], t: int) -> None:
         """Ask clients to test what they would predict with now, and the shared model if any."""
         down = self.method.download(self.server, list(ids))
-        shared = self.method.shared(self.server)
-        whole = shared is not None and set(shared) == set(self.expected.net.names)
+        shared = server_state.whole_model(self.method, self.server)
         # A shared model that is part of the message anyway is named instead of sent twice.
-        part = next((n for n, v in down.shared.items() if whole and v is shared), None)
+        part = next((n for n, v in down.shared.items() if v is shared), None)
         requests = []
         for k, i in enumerate(ids):
             entry = self.clients[i]
             entry.status = "busy"
             record = self._record(entry, down, k)
-            if whole and part is None:
+            if shared is not None and part is None:
                 record["global"] = shared
             requests.append((PendingRequest("evaluate", entry.node, t, i), record))
         self.dispatcher.send(requests, **{"global": part})

@@ -53,7 +53,7 @@ class StateStore:
             raise UserError(
                 f"cannot write to {folder}: {error.strerror}; choose another --state"
             ) from None
-        files.sweep(folder)
+        files.remove_drafts(folder)
 
     @staticmethod
     def checked(experiment: str) -> str:

@@ -57,15 +57,13 @@ def run_experiment(run: Path, transport: Transport) -> dict[str, Any]:
 
 def _run(run: Path, transport: Transport) -> dict[str, Any]:
     folder = run / FOLDER
-    config = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    if (run / "config.yaml").exists():
-        config = read_config(run)
+    resume = (run / "config.yaml").exists()
+    config = read_config(run) if resume else json.loads((folder / SETTINGS).read_text("utf-8"))
     terms = read_terms(run)
     enrolment = Enrolment(terms, transport, folder / JOURNAL)
     enrolment.wait_for(terms.minimum or terms.clients)
     assert enrolment.shape is not None
     config["model"].setdefault("name", models.default_model(enrolment.shape))
-    resume = (run / "config.yaml").exists()
     done = execute(config, run, resume, build=lambda config: FederationServer(config, enrolment))
     log.info("done: %s", dict(enrolment.registry.counts))
     return done

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from idiolect.core import tree
 from idiolect.core.tree import Record
+from idiolect.simulation import server_state
 
 MAX_META_CHARACTERS = 1 << 20  # of JSON; configs and metrics are a few thousand
 
@@ -38,10 +36,7 @@ def pack(payload: Payload) -> tuple[str, bytes]:
     """JSON text and safetensors block."""
     from safetensors.torch import save
 
-    leaves: dict[str, Tensor] = {}
-    for name, leaf in tree.leaves(payload.record).items():
-        # A leaf may be a view of shared memory, which safetensors does not hold.
-        leaves[name] = leaf.detach().cpu().contiguous().clone()
+    leaves = server_state.on_host(payload.record)
     return json.dumps(payload.meta, allow_nan=False), save(leaves) if leaves else b""
 
 
@@ -74,11 +69,6 @@ def max_bytes(record: Record) -> int:
     """Most bytes such a record may take on the wire: its tensors, and room for the names."""
     leaves = tree.leaves(record)
     return sum(x.numel() * x.element_size() + 4 * len(n) + 512 for n, x in leaves.items()) + 4096
-
-
-def spec(record: Record) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Name -> dtype and shape of every leaf."""
-    return {n: (x.dtype, tuple(x.shape)) for n, x in tree.leaves(record).items()}
 
 
 def ordered_like(record: Record, like: Mapping[str, Any]) -> Record:

@@ -11,7 +11,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ ALLOWED_PATHS = re.compile(r"/v1/fleet/[a-z-]+|/health")
 MAX_REQUEST_BYTES = 64 << 20  # Flower cuts arrays into smaller pieces
 DROPPED_HEADERS = {b"host", b"content-length", b"connection", b"transfer-encoding", b"keep-alive"}
 
+Headers = Sequence[tuple[bytes, bytes]]
 Event = MutableMapping[str, Any]  # of ASGI: a request, or a part of one
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
@@ -100,14 +101,9 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
             return b"".join(parts)
 
 
-async def _reply(
-    send: Send,
-    status: int,
-    body: bytes,
-    headers: list[tuple[bytes, bytes]] | None = None,
-) -> None:
+async def _reply(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
     length = (b"content-length", str(len(body)).encode())
-    start = {"type": "http.response.start", "status": status, "headers": [*(headers or []), length]}
+    start = {"type": "http.response.start", "status": status, "headers": [*headers, length]}
     await send(start)
     await send({"type": "http.response.body", "body": body})
 

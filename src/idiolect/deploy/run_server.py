@@ -47,9 +47,10 @@ def run_server(run: Path, keys: Path | None, host: str, port: int) -> dict[str, 
 
 def _watch(run: Path, children: ChildProcesses) -> None:
     """Print rounds as they end, until the experiment is done or has failed."""
+    proceed = f"continue with: idiolect server --resume {run}"
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(f"stopped; continue with: idiolect server --resume {run}")
+        raise Interrupted(f"stopped; {proceed}")
 
     before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
     shown = -1
@@ -63,15 +64,11 @@ def _watch(run: Path, children: ChildProcesses) -> None:
             if status["state"] == "done":
                 return
             if status["state"] == "failed":
-                raise UserError(
-                    f"{status['reason']} (see {run / experiment.FOLDER / 'server.log'}); "
-                    f"continue with: idiolect server --resume {run}"
-                )
+                log = run / experiment.FOLDER / "server.log"
+                raise UserError(f"{status['reason']} (see {log}); {proceed}")
             if children.exit_code("superlink") is not None:
-                raise UserError(
-                    f"Flower's SuperLink ended: {children.tail('superlink')}; "
-                    f"continue with: idiolect server --resume {run}"
-                )
+                ended = f"Flower's SuperLink ended: {children.tail('superlink')}"
+                raise UserError(f"{ended}; {proceed}")
             time.sleep(0.5)
     finally:
         for number, handler in before.items():

@@ -21,9 +21,8 @@ from idiolect.core.net import initial_tree
 from idiolect.core.tree import Tree
 from idiolect.deploy.arrivals import Arrivals
 from idiolect.deploy.client_registry import PendingRequest
-from idiolect.deploy.client_requests import ClientRequests
+from idiolect.deploy.client_requests import ClientRequests, ExpectedReply
 from idiolect.deploy.enrolment import Enrolment
-from idiolect.deploy.expected_reply import ExpectedReply
 from idiolect.deploy.messages import Payload
 from idiolect.engine import select
 from idiolect.errors import UserError

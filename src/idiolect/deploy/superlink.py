@@ -71,7 +71,7 @@ def start_superlink(
         port = processes.free_port()
         children.start("superlink", [*command, "--port", str(port)], processes.environment(home))
         try:
-            _wait_healthy(children, "superlink", port, keys)
+            _wait_healthy(children, port, keys)
         except UserError:
             if attempt == PORT_ATTEMPTS or processes.PORT_TAKEN not in children.log("superlink"):
                 raise
@@ -90,7 +90,7 @@ def _write_connection(home: Path, port: int, keys: Credentials | None) -> None:
     )
 
 
-def _wait_healthy(children: ChildProcesses, name: str, port: int, keys: Credentials | None) -> None:
+def _wait_healthy(children: ChildProcesses, port: int, keys: Credentials | None) -> None:
     scheme = "http" if keys is None else "https"
     context = None if keys is None else ssl.create_default_context(cafile=str(keys.ca))
     end = time.monotonic() + SECONDS_TO_START
@@ -101,8 +101,9 @@ def _wait_healthy(children: ChildProcesses, name: str, port: int, keys: Credenti
             request = urllib.request.Request(url, method="HEAD")
             with urllib.request.urlopen(request, timeout=5, context=context):
                 answered = True
-        if children.exit_code(name) is not None or (not answered and time.monotonic() > end):
-            raise UserError(f"Flower's {name} did not start: {children.tail(name)}")
+        ended = children.exit_code("superlink") is not None
+        if ended or (not answered and time.monotonic() > end):
+            raise UserError(f"Flower's superlink did not start: {children.tail('superlink')}")
         if answered:
             return
         time.sleep(0.2)
@@ -127,8 +128,8 @@ def register_nodes(home: Path, folder: Path, keys: Credentials) -> dict[str, int
     return {about["node"]: int(c) for c, about in known.items() if int(c) in keys.clients}
 
 
-def submit(home: Path, folder: Path, run: Path) -> str:
-    """Start the experiment as a Flower run; returns its id."""
+def submit(home: Path, folder: Path, run: Path) -> None:
+    """Start the experiment as a Flower run."""
     app = folder / "app"
     app.mkdir(exist_ok=True)
     (app / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
@@ -137,7 +138,6 @@ def submit(home: Path, folder: Path, run: Path) -> str:
     answer = _flwr(home, ["run", str(app), CONNECTION, "--run-config", setting, "--format", "json"])
     if not answer.get("success"):
         raise UserError(f"Flower did not start the run: {answer}")
-    return str(answer["run-id"])
 
 
 def _flwr(home: Path, command: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """How a federation is run, apart from the method's settings; written to `flower/terms.json`."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from idiolect.core.fields import Checked, hyper
 from idiolect.errors import UserError
@@ -15,13 +14,9 @@ class FederationTerms(Checked):
     clients: int  # ids are 0..clients-1
     minimum: int = hyper(0, "clients needed to begin; 0: all", min=0)
     arrivals: int = hyper(1, "answers needed to aggregate a round", min=1)
-    window: float = hyper(
-        0.0, "seconds a round waits; 0: for all (synchronous) or 60 (asynchronous)", min=0
-    )
+    window: float = hyper(0.0, "seconds a round waits; 0: for all, if asynchronous 60", min=0)
     timeout: float = hyper(600.0, "seconds until one client's answer is given up", above=0)
-    patience: float = hyper(
-        3600.0, "seconds without enough clients until the server gives up", above=0
-    )
+    patience: float = hyper(3600.0, "seconds the server waits for enough clients", above=0)
     poll: float = hyper(0.2, "seconds between looks for new answers", above=0)
     nodes: dict[str, int] = field(default_factory=dict)  # Flower node id -> client id, by key
 
@@ -32,6 +27,3 @@ class FederationTerms(Checked):
         for name in ("minimum", "arrivals"):
             if getattr(self, name) > self.clients:
                 raise UserError(f"{name} must be at most {self.clients}, the number of clients")
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)

@@ -6,17 +6,15 @@ import torch
 
 from idiolect.core import tree
 from idiolect.core.tree import Record
+from idiolect.data.federation import PARTS
 from idiolect.deploy.client_registry import PendingRequest
-from idiolect.deploy.messages import Payload, spec
-
-SIZES = ("train", "val", "test")
+from idiolect.deploy.messages import Payload
 
 
 def wrong_reply(reply: Payload, request: PendingRequest, node: int, experiment: str) -> str | None:
     """Sender, kind, experiment, version and client must be those of the request."""
     if node != request.node:
         return f"sender is node {node}, asked was {request.node}"
-    stated = {k: reply.meta.get(k) for k in ("kind", "experiment", "version", "client")}
     asked = {
         "kind": request.kind,
         "experiment": experiment,
@@ -24,24 +22,25 @@ def wrong_reply(reply: Payload, request: PendingRequest, node: int, experiment: 
         "client": request.client,
     }
     for key, value in asked.items():
-        if stated[key] != value or type(stated[key]) is not type(value):
-            return f"{key} is {stated[key]!r}, asked was {value!r}"
+        stated = reply.meta.get(key)
+        if stated != value or type(stated) is not type(value):
+            return f"{key} is {stated!r}, asked was {value!r}"
     return None
 
 
 def wrong_record(record: Record, expected: Record) -> str | None:
     """Names, dtypes, shapes and finite values of what the method sends up."""
-    theirs, ours = spec(record), spec(expected)
+    theirs, ours = tree.leaves(record), tree.leaves(expected)
     if missing := sorted(set(ours) - set(theirs)):
         return f"'{missing[0]}' is missing"
     if extra := sorted(set(theirs) - set(ours)):
         return f"'{extra[0][:80]}' was not asked for"
-    for name, (dtype, shape) in ours.items():
-        if theirs[name][1] != shape:
-            return f"'{name}' has shape {list(theirs[name][1])}, expected {list(shape)}"
-        if theirs[name][0] != dtype:
-            return f"'{name}' is {theirs[name][0]}, expected {dtype}"
-    for name, leaf in tree.leaves(record).items():
+    for name, like in ours.items():
+        leaf = theirs[name]
+        if leaf.shape != like.shape:
+            return f"'{name}' has shape {list(leaf.shape)}, expected {list(like.shape)}"
+        if leaf.dtype != like.dtype:
+            return f"'{name}' is {leaf.dtype}, expected {like.dtype}"
         if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
             return f"'{name}' holds NaN or infinite values"
     return None
@@ -52,9 +51,9 @@ def wrong_hello(meta: dict[str, Any], clients: int) -> str | None:
     client, sizes = meta.get("client"), meta.get("sizes")
     if type(client) is not int or not 0 <= client < clients:
         return f"client id {client!r} is not among 0..{clients - 1}"
-    if not isinstance(sizes, dict) or set(sizes) != set(SIZES):
+    if not isinstance(sizes, dict) or set(sizes) != set(PARTS):
         return "sizes are missing"
-    if any(type(sizes[p]) is not int or not 0 <= sizes[p] < 1 << 40 for p in SIZES):
+    if any(type(sizes[p]) is not int or not 0 <= sizes[p] < 1 << 40 for p in PARTS):
         return f"sizes {sizes} are not sample counts"
     if not sizes["train"] or not sizes["test"]:
         return "no samples to train or to test with"

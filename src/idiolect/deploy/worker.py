@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from flwr.common.constant import SubStatus
@@ -112,10 +113,7 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     settings = json.loads(os.environ["IDIOLECT_SITE"])
-    secret = None
-    if settings.get("secret"):
-        with open(settings["secret"], "rb") as file:
-            secret = file.read()
+    secret = Path(settings["secret"]).read_bytes() if settings.get("secret") else None
     parent = os.getppid()
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
@@ -123,8 +121,8 @@ def main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(2)
-    sizes = {p: len(getattr(client.data, p)[0]) for p in ("train", "val", "test")}
-    log.info("ready: client %d, samples %s, %d classes", client.id, sizes, client.data.classes)
+    classes = client.data.classes
+    log.info("ready: client %d, samples %s, %d classes", client.id, client.sizes, classes)
     serve(client, settings["runtime"], secret, parent)
 
 

@@ -57,7 +57,8 @@ class Engine(ABC):
         self.train_net = Net(module, training=True)
         self.nets: Nets = (self.net, self.train_net)
         self.ranks = Ranks.current()
-        self.chunks = memory.Chunks(memory.meter(device))
+        meter = memory.CudaMeter if device.type == "cuda" else memory.Meter
+        self.chunks = memory.Chunks(meter(device))
         self._largest_batch: float = EVAL_BATCH
 
     def run(

@@ -2,14 +2,15 @@
 must give its numbers."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.batches import BatchPlan, Order, SgdSettings
-from idiolect.core.local import Coupled, Loss, Rows, Trained
+from idiolect.core.batches import BatchPlan, SgdSettings
+from idiolect.core.local import Coupled, Loss, Objective, Rows, Trained
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
 from idiolect.engine.engine import Engine
@@ -21,17 +22,7 @@ from idiolect.engine.threads import Nets
 class LoopLocal(SamplesLocal):
     """One client: every tree has K = 1."""
 
-    def _sgd(
-        self,
-        loss: Loss,
-        params: Tree,
-        how: SgdSettings,
-        moving: list[str],
-        extra: tuple[Any, ...],
-        x: Rows | None,
-        coupled: Coupled,
-        start: Tensor,
-    ) -> Trained:
+    def _sgd(self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor) -> Trained:
         batches = self._batches(how, int(start[0]), self.train_net.couples)
         w = {n: v[0].detach().clone() for n, v in params.items()}
         lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
@@ -41,12 +32,12 @@ class LoopLocal(SamplesLocal):
             for batch in batches:
                 at = batch.to(self.device)
                 for _ in range(how.repeat):
-                    leaf = {n: w[n].requires_grad_(n in moving) for n in w}
-                    out = self._call(loss, self.train_net, leaf, at, extra, x)
-                    value = _mean(out, coupled)
-                    grads = torch.autograd.grad(value, [leaf[n] for n in moving], allow_unused=True)
+                    leaf = {n: w[n].requires_grad_(n in goal.moving) for n in w}
+                    value = _mean(self._values(goal, self.train_net, leaf, at), goal.coupled)
+                    wrt = [leaf[n] for n in goal.moving]
+                    grads = torch.autograd.grad(value, wrt, allow_unused=True)
                     w = {n: v.detach() for n, v in w.items()}
-                    for n, g in zip(moving, grads, strict=True):
+                    for n, g in zip(goal.moving, grads, strict=True):
                         if g is None:
                             continue
                         g = g + how.weight_decay * w[n]
@@ -56,54 +47,36 @@ class LoopLocal(SamplesLocal):
                     total = total + value.detach() * len(batch)
                     seen += len(batch)
                 if how.after is not None:
-                    w |= how.after(w, *(_mine(e, at) for e in extra))
+                    w |= how.after(w, *(_mine(e, at) for e in goal.extra))
         self.samples_seen += seen
         steps = torch.full_like(self.sizes, how.repeat * len(batches))
         params = {n: v.unsqueeze(0) for n, v in w.items()}
         return Trained(params, (total / max(seen, 1)).reshape(1), steps)
 
-    def _grad(
-        self,
-        loss: Loss,
-        params: Tree,
-        moving: list[str],
-        extra: tuple[Any, ...],
-        training: bool,
-    ) -> tuple[Tree, Tensor, Tree]:
+    def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]:
         w = {n: v[0].detach().clone() for n, v in params.items()}
-        leaf = {n: v.requires_grad_(n in moving) for n, v in w.items()}
+        leaf = {n: v.requires_grad_(n in goal.moving) for n, v in w.items()}
         at = torch.arange(len(self.y_host[0]), device=self.device)
         net = self.train_net if training else self.net
         with dropout_seed("grad", self):
-            value = self._call(loss, net, leaf, at, extra, None).mean()
-            wrt = [leaf[n] for n in moving]
+            value = self._values(goal, net, leaf, at).mean()
+            wrt = [leaf[n] for n in goal.moving]
             grads = torch.autograd.grad(value, wrt, allow_unused=True, materialize_grads=True)
         self.samples_seen += len(at)
-        grad = {n: g.unsqueeze(0) for n, g in zip(moving, grads, strict=True)}
+        grad = {n: g.unsqueeze(0) for n, g in zip(goal.moving, grads, strict=True)}
         return grad, value.detach().reshape(1), {n: v.detach().unsqueeze(0) for n, v in w.items()}
 
-    def squared_grad(
-        self,
-        loss: Loss,
-        params: Tree,
-        *,
-        batch_size: int | Literal["full"] = 32,
-        order: Order = "fixed",
-        drop_last: bool = False,
-        per_sample: bool = False,
-        extra: Sequence[Any] = (),
+    def _squared_grad(
+        self, goal: Objective, params: Tree, plan: BatchPlan, per_sample: bool
     ) -> tuple[Tensor, Tensor]:
-        plan = BatchPlan(
-            1 if per_sample else batch_size, order=order, drop_last=drop_last, purpose="trace"
-        )
-        batches = self._batches(plan)
+        batches = self._batches(replace(plan, batch_size=1) if per_sample else plan)
         w = {n: v[0].detach().clone() for n, v in params.items()}
-        leaf = {n: v.requires_grad_(n in self.net.weights) for n, v in w.items()}
+        leaf = {n: v.requires_grad_(n in goal.moving) for n, v in w.items()}
         weights = [v for v in leaf.values() if v.requires_grad]
         total = torch.zeros((), device=self.device, dtype=self.dtype)
         for batch in batches:
             at = batch.to(self.device)
-            value = self._call(loss, self.net, leaf, at, extra, None).mean()
+            value = self._values(goal, self.net, leaf, at).mean()
             grads = torch.autograd.grad(value, weights, allow_unused=True)
             total = total + sum(g.square().sum() for g in grads if g is not None)
         count = torch.tensor([len(batches)], device=self.device, dtype=self.dtype)
@@ -111,22 +84,21 @@ class LoopLocal(SamplesLocal):
 
     @torch.no_grad()
     def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:
-        w = {n: v[0] for n, v in params.items()}
+        w, goal = tree.client(params, 0), Objective(fn, [], tuple(extra))
         everyone = torch.arange(len(self.y_host[0]), device=self.device)
-        out = [self._call(fn, self.net, w, at, extra, None) for at in everyone.split(EVAL_BATCH)]
+        out = [self._values(goal, self.net, w, at) for at in everyone.split(EVAL_BATCH)]
         return Rows(torch.cat(out))
 
     def _batches(self, plan: BatchPlan, start: int = 0, merge: bool = False) -> list[Tensor]:
-        where = (self.y_host[0], *self.keys[0], self.round)
-        rows, sizes = plan.table(*where, start, merge)
+        rows, sizes = plan.table(self.y_host[0], *self.keys[0], self.round, start, merge)
         return [torch.tensor(r[:s]) for r, s in zip(rows, sizes, strict=True)]
 
-    def _call(
-        self, fn: Loss, net: Net, w: Tree, at: Tensor, extra: Sequence[Any], x: Rows | None
-    ) -> Tensor:
+    def _values(self, goal: Objective, net: Net, w: Tree, at: Tensor) -> Tensor:
+        """What the loss returns for the client's samples `at`."""
         given = self.index[at]
-        inputs = self.samples.inputs(given) if x is None else x.values[at]
-        return fn(net, w, inputs, self.samples.y[given], *(_mine(e, at) for e in extra))
+        inputs = self.samples.inputs(given) if goal.x is None else goal.x.values[at]
+        extra = (_mine(e, at) for e in goal.extra)
+        return goal.loss(net, w, inputs, self.samples.y[given], *extra)
 
 
 class LoopEngine(Engine):

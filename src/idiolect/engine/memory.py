@@ -1,7 +1,6 @@
 """How many clients of a round fit into the memory at once, by measurement."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import torch
 
@@ -12,28 +11,31 @@ SHARE_FOR_UNMEASURED_WORK = 0.25  # of the free memory
 SHARE_FOR_MEASURED_WORK = 0.75  # of the free memory
 
 
-class Meter(Protocol):
+class Meter:
     """Measures the memory of a piece of work. After `begin` and the work, `peak` is the most it
-    used at a time and `kept` what its results hold, in bytes above what was used before."""
+    used at a time and `kept` what its results hold, in bytes above what was used before.
 
-    def free(self) -> int: ...
-    def begin(self) -> None: ...
-    def peak(self) -> int | None: ...
-    def kept(self) -> int: ...
-
-
-def meter(device: torch.device) -> Meter:
-    return CudaMeter(device) if device.type == "cuda" else RamMeter()
-
-
-class CudaMeter:
-    """What PyTorch allocates on a GPU."""
+    RAM is not measured: a process keeps what it has freed, so its size tells nothing about the next
+    piece of work. Groups are cut by the guess."""
 
     def __init__(self, device: torch.device):
         self.device, self._before = device, 0
 
     def free(self) -> int:
         return devices.free_memory(self.device)
+
+    def begin(self) -> None:
+        pass
+
+    def peak(self) -> int | None:
+        return None
+
+    def kept(self) -> int:
+        return 0
+
+
+class CudaMeter(Meter):
+    """What PyTorch allocates on a GPU."""
 
     def begin(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -44,23 +46,6 @@ class CudaMeter:
 
     def kept(self) -> int:
         return max(0, torch.cuda.memory_allocated(self.device) - self._before)
-
-
-class RamMeter:
-    """RAM is not measured: a process keeps what it has freed, so its size tells nothing about the
-    next piece of work. Groups are cut by the guess."""
-
-    def free(self) -> int:
-        return devices.free_memory(torch.device("cpu"))
-
-    def begin(self) -> None:
-        pass
-
-    def peak(self) -> None:
-        return None
-
-    def kept(self) -> int:
-        return 0
 
 
 class Chunks:

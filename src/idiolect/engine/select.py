@@ -53,27 +53,6 @@ def pick_device(name: str) -> torch.device:
     return gpu_of_this_rank(found)
 
 
-def check_model_fits(model: nn.Module, federation: Federation) -> None:
-    """A model whose input or output does not fit the data is told so before anything runs."""
-    x = federation.x[:2].to(next(model.parameters()).dtype)
-    was = model.training
-    try:
-        with torch.no_grad():
-            out = model.eval()(x)
-    except (RuntimeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"the model cannot take samples of shape {tuple(federation.shape)}: {reason}"
-        ) from None
-    finally:
-        model.train(was)
-    if tuple(out.shape[1:]) != (federation.classes,):
-        raise UserError(
-            f"the model's output has shape {tuple(out.shape[1:])} but the data has "
-            f"{federation.classes} classes; build the model with classes={federation.classes}"
-        )
-
-
 def check_batch_norm(model: nn.Module, federation: Federation, batch_size: object) -> None:
     """BatchNorm over single values has no variance: say so before a client of one sample trains."""
     lonely = [i for i in federation.seen if len(federation.train[i]) == 1]

@@ -6,14 +6,16 @@ exact size.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.batches import BatchPlan, Order, SgdSettings
-from idiolect.core.local import Coupled, Loss, Rows, Trained
+from idiolect.core.batches import BatchPlan, SgdSettings
+from idiolect.core.local import Coupled, Loss, Objective, Rows, Trained
+from idiolect.core.net import Net
 from idiolect.core.tree import Tree
 from idiolect.engine import rows
 from idiolect.engine.cuda_graphs import CapturedStep, CapturedSteps
@@ -36,22 +38,12 @@ class StackedLocal(SamplesLocal):
 
     captured_steps: CapturedSteps | None = None  # replayed on a GPU
 
-    def _sgd(
-        self,
-        loss: Loss,
-        params: Tree,
-        how: SgdSettings,
-        moving: list[str],
-        extra: tuple[Any, ...],
-        x: Rows | None,
-        coupled: Coupled,
-        start: Tensor,
-    ) -> Trained:
-        net = self.train_net
-        steps = self._steps(how, coupled is True or net.couples, start.tolist(), coupled)
-        wide = StackedLoss(loss, net, self.samples, tuple(moving), coupled)
+    def _sgd(self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor) -> Trained:
+        exact = goal.coupled is True or self.train_net.couples
+        steps = self._steps(how, exact, start.tolist(), goal.coupled)
+        wide = self._wide(goal, self.train_net)
         kind = SgdStep(wide, how.repeat, how.weight_decay, how.momentum, how.after)
-        state = self._state(params, extra, steps, x)
+        state = self._state(params, goal, steps)
         state.lr = rows.select(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
         with dropout_seed(how.purpose, self):
             if captured := self._captured(kind, steps, state):
@@ -70,27 +62,20 @@ class StackedLocal(SamplesLocal):
         taken = how.repeat * (steps.size > 0).sum(0)
         return Trained(trained, mean, rows.select(taken.to(self.dtype), steps.back))
 
-    def _grad(
-        self,
-        loss: Loss,
-        params: Tree,
-        moving: list[str],
-        extra: tuple[Any, ...],
-        training: bool,
-    ) -> tuple[Tree, Tensor, Tree]:
+    def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]:
         net = self.train_net if training else self.net
         plan = BatchPlan("full" if training else EVAL_BATCH, order="fixed")
         steps = self._steps(plan, net.couples)
-        wide = StackedLoss(loss, net, self.samples, tuple(moving))
-        state = self._state(rows.copied(params, steps.order), extra, steps)
+        wide = self._wide(goal, net)
+        state = self._state(rows.copied(params, steps.order), goal, steps)
         share_of = rows.select(self.sizes, steps.order)
-        grad = {n: torch.zeros_like(state.params[n]) for n in moving}
+        grad = {n: torch.zeros_like(state.params[n]) for n in goal.moving}
         with dropout_seed("grad", self):
             for step in steps:
                 part = rows.select(state.params, step.who)
                 value, grads = wide.value_and_grad(part, step, state.extra)
                 share = step.size / share_of[step.who]
-                for n, g in zip(moving, grads, strict=True):
+                for n, g in zip(goal.moving, grads, strict=True):
                     if g is not None:
                         grad[n][step.who] += g * tree.column(share, g)
                 state.total[step.who] += value * share
@@ -99,23 +84,13 @@ class StackedLocal(SamplesLocal):
         total, params = rows.select(state.total, steps.back), rows.select(state.params, steps.back)
         return rows.select(grad, steps.back), total, params
 
-    def squared_grad(
-        self,
-        loss: Loss,
-        params: Tree,
-        *,
-        batch_size: int | Literal["full"] = 32,
-        order: Order = "fixed",
-        drop_last: bool = False,
-        per_sample: bool = False,
-        extra: Sequence[Any] = (),
+    def _squared_grad(
+        self, goal: Objective, params: Tree, plan: BatchPlan, per_sample: bool
     ) -> tuple[Tensor, Tensor]:
-        size = SAMPLES_DIFFERENTIATED_AT_ONCE if per_sample else batch_size
-        plan = BatchPlan(size, order=order, drop_last=drop_last, purpose="trace")
-        steps = self._steps(plan)
-        moving = tuple(n for n in self.net.weights if n in params)
-        wide = StackedLoss(loss, self.net, self.samples, moving)
-        state = self._state(rows.select(params, steps.order), extra, steps)
+        if per_sample:
+            plan = replace(plan, batch_size=SAMPLES_DIFFERENTIATED_AT_ONCE)
+        steps, wide = self._steps(plan), self._wide(goal, self.net)
+        state = self._state(rows.select(params, steps.order), goal, steps)
         kind = SquaredNormStep(wide)
         captured = None if per_sample else self._captured(kind, steps, state)
         if captured:
@@ -127,9 +102,9 @@ class StackedLocal(SamplesLocal):
 
     @torch.no_grad()
     def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:
-        steps = self._steps(BatchPlan(EVAL_BATCH, order="fixed"))
-        wide = StackedLoss(fn, self.net, self.samples)
-        state = self._state(rows.select(params, steps.order), extra, steps)
+        goal = Objective(fn, [], tuple(extra))
+        steps, wide = self._steps(BatchPlan(EVAL_BATCH, order="fixed")), self._wide(goal, self.net)
+        state = self._state(rows.select(params, steps.order), goal, steps)
         values: Tensor | None = None
         for step in steps:
             out = wide.values(rows.select(state.params, step.who), step, state.extra)
@@ -155,16 +130,16 @@ class StackedLocal(SamplesLocal):
             for y, key, s in zip(self.y_host, self.keys, begin, strict=True)
         ]
         index = self.index  # before the labels: it may bring others to the device
-        filled = coupled == "filled"
         given = (tables, self.offsets, index, self.samples.y, self.dtype)
-        return Steps(*given, exact=exact, mark_filling=filled)
+        return Steps(*given, exact=exact, mark_filling=coupled == "filled")
 
-    def _state(
-        self, params: Tree, extra: Sequence[Any], steps: Steps, x: Rows | None = None
-    ) -> StepState:
-        """`params` as they are, the extra arguments in the order of the stack."""
-        sorted_extra = tuple(rows.select(e, steps.order) for e in extra)
-        return StepState(params, torch.zeros_like(self.sizes), sorted_extra, x)
+    def _wide(self, goal: Objective, net: Net) -> StackedLoss:
+        return StackedLoss(goal.loss, net, self.samples, tuple(goal.moving), goal.coupled)
+
+    def _state(self, params: Tree, goal: Objective, steps: Steps) -> StepState:
+        """`params` as they are, the extra arguments of the loss in the order of the stack."""
+        sorted_extra = tuple(rows.select(e, steps.order) for e in goal.extra)
+        return StepState(params, torch.zeros_like(self.sizes), sorted_extra, goal.x)
 
     def _captured(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep | None:
         """The captured step to replay, where capturing pays."""

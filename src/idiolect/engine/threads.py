@@ -40,24 +40,20 @@ class ClientThreads:
         side = min(
             self.max_threads, at_once or self.max_threads, sum(weights) // max([1, *weights])
         )
-        if side < 2:
-            results = []
-            for k in range(len(weights)):
-                with self._borrowed() as nets:
-                    results.append(work(nets, k))
-            return results
-        while self._copies < side:
-            nets = self._idle.get()
-            self._idle.put(nets)
-            self._idle.put(deepcopy(nets))
-            self._copies += 1
-        inside, gradients = self.max_threads // side, torch.is_grad_enabled()
+        gradients = torch.is_grad_enabled()
 
         def one(k: int) -> Done:
             with torch.set_grad_enabled(gradients), self._borrowed() as nets:
                 return work(nets, k)
 
-        before = torch.get_num_threads()
+        if side < 2:
+            return [one(k) for k in range(len(weights))]
+        while self._copies < side:
+            nets = self._idle.get()
+            self._idle.put(nets)
+            self._idle.put(deepcopy(nets))
+            self._copies += 1
+        inside, before = self.max_threads // side, torch.get_num_threads()
         pool = ThreadPoolExecutor(side, "clients", torch.set_num_threads, (inside,))
         try:
             order = sorted(range(len(weights)), key=lambda k: -weights[k])

@@ -48,7 +48,7 @@ class LGA(FedAvgAsync):
 
     def download_late(self, server: Server, who: Ids, since: Ids) -> Down:
         down = self.download(server, who)
-        first = tree.stack([server["past"][str(s)] for s in since])  # w_1 of each straggler
+        first = tree.pile([server["past"][str(s)] for s in since])  # w_1 of each straggler
         return Down(down.shared, each={"first": first})
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:

@@ -1,5 +1,7 @@
 """Pieces of networks: Network with its body and head, blocks, pools, starting weights."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -65,9 +67,12 @@ def channels(shape: Shape) -> int:
     return shape[0]
 
 
-def conv_pool(c_in: int, c_out: int, kernel: int = 5, padding: int = 0) -> list[nn.Module]:
-    """Convolution, ReLU, max-pooling by 2."""
-    return [nn.Conv2d(c_in, c_out, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+def conv_pools(shape: Shape, *widths: int, kernel: int = 5, padding: int = 0) -> list[nn.Module]:
+    """Convolution, ReLU and max-pooling by 2, once for each number of channels in `widths`."""
+    layers: list[nn.Module] = []
+    for c_in, c_out in pairwise((channels(shape), *widths)):
+        layers += [nn.Conv2d(c_in, c_out, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    return layers
 
 
 def flat_size(convs: list[nn.Module], shape: Shape) -> int:

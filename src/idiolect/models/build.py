@@ -25,7 +25,7 @@ def build(section: dict[str, Any], shape: Shape, classes: int, seed: int = 0) ->
             model = _own(section, shape, classes)
         else:
             model = Model.from_section(section).network(shape, classes)
-        _check_output(name, model, shape, classes)
+        check_fits(model, shape, classes, f"model '{name}'")
     return model
 
 
@@ -44,17 +44,8 @@ def default_model(shape: Shape) -> str:
 
 
 def list_models() -> list[dict[str, Any]]:
-    """Every model: what it is, the defaults of its options, and what they mean."""
-    listed = [cls.about() for cls in Model.registry.values()]
-    return [
-        {
-            "name": one["name"],
-            "doc": one["what"],
-            "options": {option["name"]: option["default"] for option in one["options"]},
-            "fields": one["options"],
-        }
-        for one in listed
-    ]
+    """Every model: what it is, and its options with type, default, bounds and meaning."""
+    return [cls.about() for cls in Model.registry.values()]
 
 
 def _own(section: dict[str, Any], shape: Shape, classes: int) -> nn.Module:
@@ -85,22 +76,24 @@ def _imported(path: str) -> Callable[..., Any]:
     return made
 
 
-def _check_output(name: str, model: nn.Module, shape: Shape, classes: int) -> None:
+def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the model") -> None:
     """The model must take two samples and give a value for each class."""
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
     was_training = model.training
     model.eval()  # so that batch norm neither needs a batch nor moves its statistics
     try:
         with torch.no_grad():
-            out = model(torch.zeros(2, *shape))
+            out = model(torch.zeros(2, *shape, dtype=dtype))
     except Exception as error:
         raise UserError(
-            f"model '{name}' does not take samples of shape {list(shape)}: {_one_line(error)}"
+            f"{what} cannot take samples of shape {list(shape)}: {_one_line(error)}"
         ) from error
-    model.train(was_training)
+    finally:
+        model.train(was_training)
     got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if got != [2, classes]:
         raise UserError(
-            f"model '{name}' gives {got} for 2 samples but the data has {classes} classes:"
+            f"{what} gives {got} for 2 samples but the data has {classes} classes:"
             f" it must give [2, {classes}]"
         )
 

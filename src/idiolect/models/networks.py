@@ -13,7 +13,7 @@ from idiolect.models.blocks import (
     SamePool,
     Shape,
     channels,
-    conv_pool,
+    conv_pools,
     flat_size,
     glorot,
     on_convs,
@@ -41,8 +41,7 @@ class SpflCnn(Model):
     name = "spfl_cnn"
 
     def network(self, shape: Shape, classes: int) -> Network:
-        convs = [*conv_pool(channels(shape), 20), *conv_pool(20, 50)]
-        return on_convs(convs, shape, classes, self.hidden)
+        return on_convs(conv_pools(shape, 20, 50), shape, classes, self.hidden)
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ class Lenet(Model):
     name = "lenet"
 
     def network(self, shape: Shape, classes: int) -> Network:
-        convs = [*conv_pool(channels(shape), 6), *conv_pool(6, 16)]
-        return on_convs(convs, shape, classes, 120, 84)
+        return on_convs(conv_pools(shape, 6, 16), shape, classes, 120, 84)
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class FeddwaCnn(Model):
     def network(self, shape: Shape, classes: int) -> Network:
         convs: list[nn.Module] = []
         for c_in, c_out in ((channels(shape), 32), (32, 64)):
-            convs += [*conv_pool(c_in, c_out, kernel=3), nn.BatchNorm2d(c_out)]
+            convs += [nn.Conv2d(c_in, c_out, 3), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(c_out)]
         flat = flat_size(convs, shape)
         body = nn.Sequential(
             *convs, nn.Flatten(), nn.Linear(flat, 512), nn.Dropout(self.dropout), nn.ReLU()
@@ -82,8 +80,7 @@ class FeddwaEmnist(Model):
     name = "feddwa_emnist"
 
     def network(self, shape: Shape, classes: int) -> Network:
-        convs = [*conv_pool(channels(shape), 32), *conv_pool(32, 64)]
-        return on_convs(convs, shape, classes, 2048)
+        return on_convs(conv_pools(shape, 32, 64), shape, classes, 2048)
 
 
 @dataclass(frozen=True)
@@ -142,9 +139,7 @@ class PflegoOmniglot(Model):
     name = "pflego_omniglot"
 
     def network(self, shape: Shape, classes: int) -> Network:
-        convs: list[nn.Module] = []
-        for c_in in (channels(shape), 64, 64, 64):
-            convs += conv_pool(c_in, 64, kernel=3, padding=1)
+        convs = conv_pools(shape, 64, 64, 64, 64, kernel=3, padding=1)
         return glorot(on_convs(convs, shape, classes))
 
 
@@ -157,8 +152,7 @@ class FedasCnn(Model):
     name = "fedas_cnn"
 
     def network(self, shape: Shape, classes: int) -> Network:
-        convs = [*conv_pool(channels(shape), 32), *conv_pool(32, 64)]
-        return on_convs(convs, shape, classes, self.hidden)
+        return on_convs(conv_pools(shape, 32, 64), shape, classes, self.hidden)
 
 
 @dataclass(frozen=True)
@@ -190,10 +184,7 @@ class CnnSmall(Model):
     name = "cnn_small"
 
     def network(self, shape: Shape, classes: int) -> Network:
-        convs = [
-            *conv_pool(channels(shape), 16, kernel=3, padding=1),
-            *conv_pool(16, 32, kernel=3, padding=1),
-        ]
+        convs = conv_pools(shape, 16, 32, kernel=3, padding=1)
         return on_convs(convs, shape, classes, self.hidden)
 
 

@@ -113,10 +113,9 @@ def complete(config: Mapping[str, Any]) -> Config:
     made["method"] = _complete_method(made["method"])
     if made["rounds"] is None:
         made["rounds"] = rounds_default(made["method"]["name"])
-    made["data"] = datasets.resolved(made["data"])
-    made["split"] = splits.resolved(made["split"])
-    shape = datasets.dataset(made["data"]).shape
-    made["model"] = models.resolved(made["model"], shape)
+    dataset = datasets.dataset(made["data"])
+    made["data"], made["split"] = dataset.resolved(), splits.split(made["split"]).resolved()
+    made["model"] = models.resolved(made["model"], dataset.shape)
     plain: Config = json.loads(json.dumps(made))
     return plain
 

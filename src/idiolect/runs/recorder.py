@@ -40,7 +40,7 @@ class Recorder:
         self.exports = ModelExport(out / "models", config["save_models"])
 
     def open(self, fresh: bool) -> None:
-        files.sweep(self.out)
+        files.remove_drafts(self.out)
         if fresh:
             files.write_json(self.out / "env.json", describe(self.config, self.sim))
             files.write_text(self.out / "config.yaml", dump(self.config))

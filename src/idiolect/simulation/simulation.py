@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from idiolect import models
 from idiolect.core import tree
 from idiolect.core.clients import Table
 from idiolect.core.method import Down, Method, Ups
@@ -60,7 +61,7 @@ class Simulation:
         self.device = select.pick_device(device)
         self.dtype = select.compute_dtype(dtype)
         select.allow_tf32(dtype, self.device)
-        select.check_model_fits(model, federation)
+        models.check_fits(model, federation.shape, federation.classes)
         select.check_batch_norm(model, federation, getattr(method, "batch_size", None))
         self.engine = select.pick_engine(
             engine, federation, model, seed, self.device, self.dtype, keep

@@ -25,11 +25,6 @@ def get(section: dict[str, Any]) -> str:
     return load(section).where
 
 
-def resolved(section: dict[str, Any]) -> dict[str, Any]:
-    """The section with every option filled in."""
-    return dataset(section).resolved()
-
-
 def list_datasets() -> list[dict[str, Any]]:
     """Every dataset: what it is, where it was found (None: nowhere), classes, shape, options."""
     listed = []

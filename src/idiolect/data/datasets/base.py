@@ -29,9 +29,7 @@ class Dataset(Named):
     normalize: Literal["default", "spfl", "feddwa", "fedas", "pflego", "none"] = hyper(
         "default", "whose mean and standard deviation; pflego and none: only x / 255"
     )
-    rows: tuple[int, int] | None = hyper(
-        None, "expected [train, test] samples of your own variant; not set: the official ones"
-    )
+    rows: tuple[int, int] | None = hyper(None, "[train, test] samples; not set: the official ones")
 
     section = "data"
     registry: ClassVar[dict[str, type[Any]]] = {}
@@ -41,7 +39,7 @@ class Dataset(Named):
     other_folders: ClassVar[tuple[str, ...]] = ()  # besides one of the dataset's name
     hub_repository: ClassVar[str | None] = None  # on the Hugging Face hub
     files_wanted: ClassVar[str] = ""  # for the message when there are none
-    sha256: ClassVar[str | None] = None  # of images then labels, only where copies are lossless
+    sha256: ClassVar[str] = ""  # of images then labels, only where copies are lossless
     constants: ClassVar[Constants] = {"default": HALF}  # as published, by `normalize`
 
     def __post_init__(self) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 
 from idiolect.data.cache import Columns
 from idiolect.data.datasets.base import Dataset
-from idiolect.data.layouts import Found
-from idiolect.data.pool import TRAIN
+from idiolect.data.layouts import Found, joined
 
 
 @dataclass(frozen=True)
@@ -26,4 +25,4 @@ class Digits(Dataset):
 
         images, y = load_digits(return_X_y=True)  # 0..16
         x = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, *self.shape)
-        return {"x": x, "y": y.astype(np.int64), "part": np.full(len(y), TRAIN, np.uint8)}
+        return joined([{"x": x, "y": y}])

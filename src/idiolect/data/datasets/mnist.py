@@ -9,7 +9,6 @@ from idiolect.data.datasets.base import HALF, Constants, Dataset, MeanStd
 from idiolect.data.layouts import Layout
 
 MNIST: MeanStd = ((0.1307,), (0.3081,))
-IDX_FILES = "train.parquet and test.parquet, or the four IDX files,"
 
 
 @dataclass(frozen=True)
@@ -19,29 +18,24 @@ class Mnist(Dataset):
     name = "mnist"
     official = (60_000, 10_000)
     hub_repository = "ylecun/mnist"
-    files_wanted = IDX_FILES
+    files_wanted = "train.parquet and test.parquet, or the four IDX files,"
     sha256 = "c2069063c1105f2bf96266aef1ff68c6e13bdda7a54e37bf19c16f1db24efc83"
     constants: ClassVar[Constants] = {"default": MNIST, "spfl": MNIST}
 
     def layouts(self) -> tuple[Layout, ...]:
-        inside = ("", "data", "mnist")
+        inside = ("", "data", self.name)
         return layouts.parquet(self.shape, inside=inside), layouts.idx("train", "t10k")
 
 
 @dataclass(frozen=True)
-class FashionMnist(Dataset):
+class FashionMnist(Mnist):
     """Fashion-MNIST: clothes, 28x28 grey (Debian package dataset-fashion-mnist)."""
 
     name = "fashion_mnist"
-    official = (60_000, 10_000)
     other_folders = ("fashion-mnist",)
     hub_repository = "zalando-datasets/fashion_mnist"
-    files_wanted = IDX_FILES
+    sha256 = ""  # not known
     constants: ClassVar[Constants] = {"default": HALF, "spfl": MNIST}
-
-    def layouts(self) -> tuple[Layout, ...]:
-        inside = ("", "data", "fashion_mnist")
-        return layouts.parquet(self.shape, inside=inside), layouts.idx("train", "t10k")
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,6 @@ def split(section: dict[str, Any]) -> Split:
     return Split.from_section(section)
 
 
-def resolved(section: dict[str, Any]) -> dict[str, Any]:
-    """The section with every option filled in."""
-    return split(section).resolved()
-
-
 def list_splits() -> list[dict[str, Any]]:
     """Every split: what it is, and its options with type, default, bounds and meaning."""
     return [cls.about() for cls in Split.registry.values()]

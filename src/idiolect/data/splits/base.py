@@ -31,13 +31,9 @@ class Split(Named):
     """How the samples of a pool come to clients. Fields are the options of `split:`."""
 
     clients: int | None = hyper(20, "number of clients", min=1)
-    val_share: float = hyper(
-        0.0, "share of each client's training samples kept for validation", min=0, below=1
-    )
+    val_share: float = hyper(0.0, "share of training samples kept for validation", min=0, below=1)
     unseen: int = hyper(0, "clients, chosen by seed, that never take part in training", min=0)
-    test_share: float = hyper(
-        0.2, "test share, used only if the dataset has no test part of its own", above=0, below=1
-    )
+    test_share: float = hyper(0.2, "test share if the dataset has no test part", above=0, below=1)
 
     section = "split"
     registry: ClassVar[dict[str, type[Any]]] = {}
@@ -109,13 +105,10 @@ def train_and_test(pool: Pool, test_share: float, seed: int) -> dict[str, Rows]:
             "train": np.flatnonzero(pool.part == TRAIN),
             "test": np.flatnonzero(pool.part == TEST),
         }
-    pairs = [
-        cut(
-            rng.keyed(seed, "test part", c).permutation(np.flatnonzero(pool.y == c)),
-            test_share,
-        )
-        for c in range(pool.classes)
-    ]
+    pairs = []
+    for c in range(pool.classes):
+        rows = rng.keyed(seed, "test part", c).permutation(np.flatnonzero(pool.y == c))
+        pairs.append(cut(rows, test_share))
     parts = [np.sort(np.concatenate(rows)) for rows in zip(*pairs, strict=True)]
     return dict(zip(("train", "test"), parts, strict=True))
 

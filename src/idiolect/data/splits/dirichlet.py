@@ -23,9 +23,7 @@ class Dirichlet(Split):
     alpha: float = hyper(0.1, "concentration; smaller is more heterogeneous", above=0)
     cap: bool = hyper(True, "stop giving to clients that hold their equal share")
     min_size: int = hyper(20, "samples every client must have (FedAS: 40)", min=1)
-    test_share: float = hyper(
-        0.25, "share of each client's samples for testing (FedDWA: .2)", above=0, below=1
-    )
+    test_share: float = hyper(0.25, "a client's share for testing (FedDWA: .2)", above=0, below=1)
     tries: int = hyper(1000, "draws before giving up on min_size", min=1)
 
     name = "dirichlet"

@@ -22,9 +22,7 @@ class Natural(Split):
 
     clients: int | None = hyper(None, "keep only this many, chosen by seed; not set: all", min=1)
     min_size: int = hyper(2, "leave out clients with fewer samples", min=1)
-    test_share: float = hyper(
-        0.25, "share for testing where the dataset has no test part", above=0, below=1
-    )
+    test_share: float = hyper(0.25, "test share if the dataset has no test part", above=0, below=1)
     paper_split: bool = hyper(False, "PFLEGO's Omniglot: rotated copies may fall on both sides")
 
     name = "natural"
