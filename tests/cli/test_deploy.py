@@ -11,9 +11,6 @@ from idiolect.cli import deploy as deploy_cli
 from idiolect.deploy import processes
 from idiolect.errors import UserError
 
-APP = typer.Typer()
-deploy_cli.register(APP)
-
 
 @pytest.fixture(autouse=True)
 def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +18,7 @@ def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> None:
-    typer.main.get_command(APP).main(list(words), standalone_mode=False)
+    typer.main.get_command(deploy_cli.commands).main(list(words), standalone_mode=False)
 
 
 CLIENT = ("client", "--server", "127.0.0.1:1", "--id", "0", "--data", "d", "--state", "s")

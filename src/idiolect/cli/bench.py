@@ -10,18 +10,16 @@ from idiolect.cli import screen
 from idiolect.cli.options import Json, examples, with_settings
 from idiolect.errors import UserError
 
-
-def register(app: typer.Typer) -> None:
-    """Add `bench` to the command line."""
-    app.command(
-        epilog=examples(
-            "idiolect bench --list",
-            "idiolect bench pfl-headline --json",
-            "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
-        )
-    )(bench)
+commands = typer.Typer()
 
 
+@commands.command(
+    epilog=examples(
+        "idiolect bench --list",
+        "idiolect bench pfl-headline --json",
+        "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
+    )
+)
 @with_settings("device")
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; all when not given.")] = None,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.run import show
 from idiolect.errors import UserError
 
 KeysFolder = Annotated[
@@ -18,7 +19,18 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
 ]
 
+commands = typer.Typer()
+MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
+
+@commands.command(
+    epilog=examples(
+        MAKE_KEYS,
+        "idiolect server fedas --clients 3 --keys federation --host 0.0.0.0 --out runs/sites",
+        "idiolect server plga --clients 3 --keys federation --window 120 --arrivals 2",
+        "idiolect server --resume runs/sites --keys federation",
+    )
+)
 @with_settings("model", "rounds", "seed", "participation", "dtype", "eval_every", "init")
 def server(
     method: Annotated[str | None, typer.Argument(help="Method (idiolect list methods).")] = None,
@@ -65,17 +77,7 @@ def server(
         run = _resumed(resume, method)
     else:
         run = _planned(method, clients, given, wanted, config, set_ or [], out)
-    summary = run_server(run, keys, host, port)
-    if as_json:
-        from idiolect.cli import screen
-
-        screen.print_json(summary)
-        return
-    from idiolect import report
-    from idiolect.cli import screen
-
-    screen.print_table([report.load(run)])
-    print(f"run: {run}")
+    show(run, run_server(run, keys, host, port), as_json)
 
 
 def _planned(
@@ -123,6 +125,13 @@ def _resumed(run: Path, method: str | None) -> Path:
     return run
 
 
+@commands.command(
+    epilog=examples(
+        "idiolect client --server fl.example.org:8443 --id 0 --data ward.npz --classes 10 "
+        "--state /var/lib/idiolect --ca ca.pem --key client_0",
+        "idiolect client --server 127.0.0.1:8443 --id 1 --data mydata:load --state s1 --insecure",
+    )
+)
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
     client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
@@ -179,6 +188,7 @@ def client(
         children.end()
 
 
+@commands.command(epilog=examples(MAKE_KEYS, "idiolect keys mine --client 2"))
 def keys(
     folder: Annotated[Path, typer.Argument(help="Folder for certificates and keys.")],
     host: Annotated[
@@ -207,29 +217,3 @@ def keys(
         print(path)
     if not made:
         print(f"{folder} already holds them", file=sys.stderr)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the three commands to the command line."""
-    app.command(
-        epilog=examples(
-            "idiolect keys federation --host fl.example.org --clients 3",
-            "idiolect server fedas --clients 3 --keys federation --host 0.0.0.0 --out runs/sites",
-            "idiolect server plga --clients 3 --keys federation --window 120 --arrivals 2",
-            "idiolect server --resume runs/sites --keys federation",
-        )
-    )(server)
-    app.command(
-        epilog=examples(
-            "idiolect client --server fl.example.org:8443 --id 0 --data ward.npz --classes 10 "
-            "--state /var/lib/idiolect --ca ca.pem --key client_0",
-            "idiolect client --server 127.0.0.1:8443 --id 1 --data mydata:load --state s1 "
-            "--insecure",
-        )
-    )(client)
-    app.command(
-        epilog=examples(
-            "idiolect keys federation --host fl.example.org --clients 3",
-            "idiolect keys mine --client 2",
-        )
-    )(keys)
