@@ -66,10 +66,10 @@ def test_a_planned_run_is_not_overwritten(tmp_path: Path) -> None:
 
     given = dict.fromkeys(("model", "rounds", "seed", "participation", "dtype"))
     given |= {"eval_every": None, "init": None}
-    terms = {"minimum": 0, "arrivals": 2, "window": 5.0, "timeout": 9.0, "patience": 8.0}
-    run = deploy_cli._planned("fedas", 3, given, terms, None, [], tmp_path / "run")
+    given |= {"minimum": 0, "arrivals": 2, "window": 5.0, "timeout": 9.0, "patience": 8.0}
+    run = deploy_cli._planned("fedas", 3, given, None, [], tmp_path / "run")
     written = experiment.read_terms(run)
     assert (written.clients, written.arrivals, written.window) == (3, 2, 5.0)
     assert len(written.experiment) == 32
     with pytest.raises(UserError, match="--resume"):
-        deploy_cli._planned("fedas", 3, given, terms, None, [], tmp_path / "run")
+        deploy_cli._planned("fedas", 3, given, None, [], tmp_path / "run")

@@ -10,6 +10,7 @@ import typer
 
 from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.run import show
+from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
 KeysFolder = Annotated[
@@ -20,6 +21,7 @@ Insecure = Annotated[
 ]
 
 commands = typer.Typer()
+TERMS = ("minimum", "arrivals", "window", "timeout", "patience")
 MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
 
@@ -32,6 +34,7 @@ MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
     )
 )
 @with_settings("model", "rounds", "seed", "participation", "dtype", "eval_every", "init")
+@with_settings(*TERMS, kind=FederationTerms)
 def server(
     method: Annotated[str | None, typer.Argument(help="Method (idiolect list methods).")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients, ids 0 to N-1.")] = None,
@@ -43,15 +46,6 @@ def server(
     insecure: Insecure = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8443,
-    min_clients: Annotated[int, typer.Option(help="Clients needed to begin; 0: all.")] = 0,
-    arrivals: Annotated[int, typer.Option(help="Answers needed to aggregate a round.")] = 1,
-    window: Annotated[
-        float, typer.Option(help="Seconds a round waits; 0: for all, asynchronous methods 60.")
-    ] = 0.0,
-    timeout: Annotated[float, typer.Option(help="Seconds until an answer is given up.")] = 600.0,
-    patience: Annotated[
-        float, typer.Option(help="Seconds without enough clients until the server gives up.")
-    ] = 3600.0,
     config: File = None,
     set_: Set = None,
     as_json: Json = False,
@@ -66,17 +60,10 @@ def server(
         raise UserError("give --keys DIR (see `idiolect keys`), or --insecure to try things out")
     if insecure and host not in processes.LOOPBACK:
         raise UserError(f"--insecure listens on the loopback interface only, not on {host}")
-    wanted = {
-        "minimum": min_clients,
-        "arrivals": arrivals,
-        "window": window,
-        "timeout": timeout,
-        "patience": patience,
-    }
     if resume is not None:
         run = _resumed(resume, method)
     else:
-        run = _planned(method, clients, given, wanted, config, set_ or [], out)
+        run = _planned(method, clients, given, config, set_ or [], out)
     show(run, run_server(run, keys, host, port), as_json)
 
 
@@ -84,19 +71,19 @@ def _planned(
     method: str | None,
     clients: int | None,
     given: dict[str, Any],
-    wanted: dict[str, Any],
     file: Path | None,
     sets: list[str],
     out: Path | None,
 ) -> Path:
     """Write the settings of a new run."""
     from idiolect.deploy import experiment
-    from idiolect.deploy.terms import FederationTerms
     from idiolect.runs import config as settings
 
     if method is None or clients is None:
         raise UserError("give a method and --clients N, or --resume RUN")
-    flags = {**flags_of(given), "method": {"name": method}, "checkpoint_every": 1}
+    terms = {name: given[name] for name in TERMS if given[name] is not None}
+    flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
+    flags |= {"method": {"name": method}, "checkpoint_every": 1}
     config = settings.resolve(file, flags, sets)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:
@@ -109,7 +96,7 @@ def _planned(
     run = out or Path("runs") / f"{method}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
         raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")
-    experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **wanted))
+    experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **terms))
     return run
 
 
