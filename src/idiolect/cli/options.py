@@ -29,7 +29,7 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *lines])
 
 
-def with_settings(*names: str, kind: type[Any] = RunConfig) -> Callable[[Command], Command]:
+def with_settings(*names: str, kind: Any = RunConfig) -> Callable[[Command], Command]:
     """Give a command the options of these settings, of all if none is named. The command gets them
     as its `**given`, None where an option was not given; `flags_of` makes a config of them."""
 
@@ -62,14 +62,14 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def about(kind: type[Any], name: str) -> str:
+def about(kind: Any, name: str) -> str:
     """A setting in words: what it means, and which words it may be."""
     text = str(kind.__dataclass_fields__[name].metadata["doc"])
     words = choices(hints(kind)[name])
     return f"{text}: {', '.join(words[:-1])} or {words[-1]}" if words else text
 
 
-def default_text(kind: type[Any], name: str) -> str:
+def default_text(kind: Any, name: str) -> str:
     """Its default in words; nothing where the setting says itself what happens without it."""
     value = default_of(kind.__dataclass_fields__[name])
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def default_text(kind: type[Any], name: str) -> str:
     return "" if value in (None, ()) else str(value)
 
 
-def option_type(kind: type[Any], name: str) -> type | None:
+def option_type(kind: Any, name: str) -> type | None:
     """What its option takes; None for a setting that only has keys of its own."""
     hint = hints(kind)[name]
     if choices(hint) or hint is dict:
@@ -95,7 +95,7 @@ OPTIONS = [name for name in SETTINGS if name != "method" and option_type(RunConf
 OPTIONS.insert(OPTIONS.index("split") + 1, "clients")
 
 
-def _parameter(kind: type[Any], name: str) -> inspect.Parameter:
+def _parameter(kind: Any, name: str) -> inspect.Parameter:
     taken: Any = int
     text = CLIENTS
     if name != "clients":
