@@ -1,6 +1,7 @@
 """`idiolect bench`: time this machine."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,6 +58,7 @@ def bench(
     note = " (quick: small sizes, random data)" if quick else ""
     results: list[dict[str, Any]] = []
     failed: list[str] = []
+    say = partial(print, file=sys.stderr)
 
     def keep(*further: dict[str, Any]) -> None:
         found = [*results, *further]
@@ -64,7 +66,7 @@ def bench(
 
     for one in [name] if name else known:
         try:
-            result = benchmarks.run(one, device, quick, against, peer_rounds, _say, keep)
+            result = benchmarks.run(one, device, quick, against, peer_rounds, say, keep)
         except UserError as error:
             if name:
                 raise
@@ -93,7 +95,3 @@ def _write(out: Path | None, found: Any) -> None:
         files.write_json(out, found)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

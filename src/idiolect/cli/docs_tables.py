@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 
 from idiolect.cli.options import about, default_text, option_type
@@ -24,10 +23,9 @@ def settings() -> str:
         if name == "split":
             rows.append(("`--clients`", "`split.clients`", "number of clients", "`20`"))
         if kind := section_type(name):
-            keys = [known.name for known in fields(kind)]
             rows += [
                 ("", f"`{name}.{key}`", about(kind, key), _code(default_text(kind, key)))
-                for key in keys
+                for key in kind.__dataclass_fields__
             ]
     return _table(("option", "setting", "meaning", "default"), rows)
 

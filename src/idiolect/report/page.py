@@ -34,8 +34,8 @@ def page(found: Sequence[Run], title: str | None = None) -> str:
             "Mean over clients; the shaded band reaches down to the bottom decile (p10). Before: "
             "the model a round delivers. After: the one a client holds after its own training.",
             [
-                ("before local training", plots.accuracy_over_rounds(sets, "before")),
-                ("after local training", plots.accuracy_over_rounds(sets, "after")),
+                ("before local training", plots.accuracy_over_rounds(sets, "accuracy")),
+                ("after local training", plots.accuracy_over_rounds(sets, "accuracy_after")),
             ],
             band=True,
         ),

@@ -20,9 +20,8 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 LARGEST_MATRIX = 200  # cells a side; larger ones are averaged down
 
 
-def accuracy_over_rounds(groups: Sequence[Group], series: str) -> Figure | None:
+def accuracy_over_rounds(groups: Sequence[Group], key: str) -> Figure | None:
     """Mean over clients per round; the band reaches down to the bottom decile."""
-    key = "accuracy" if series == "before" else "accuracy_after"
     data: list[Figure] = []
     for group in groups:
         rounds, mean = _curve(group, key, "mean")
@@ -192,12 +191,10 @@ def _plain(text: str) -> str:
 
 def _smaller(values: np.ndarray) -> np.ndarray:
     for axis in (0, 1):
-        length = values.shape[axis]
-        if length > LARGEST_MATRIX:
-            edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[:-1]
-            counts = np.diff(np.append(edges, length))
-            sums = np.add.reduceat(values, edges, axis=axis)
-            values = sums / np.expand_dims(counts, 1 - axis)
+        if (length := values.shape[axis]) > LARGEST_MATRIX:
+            edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[1:-1]
+            parts = np.split(values, edges, axis)
+            values = np.stack([part.mean(axis) for part in parts], axis)
     return values
 
 

@@ -147,7 +147,8 @@ def cells(row: Row) -> list[str]:
 def markdown(table: Sequence[Row]) -> str:
     headings = [heading for _, heading, _ in COLUMNS]
     lines = [headings, ["---"] + ["--:"] * (len(headings) - 1), *map(cells, table)]
-    return "".join("| " + " | ".join(_escaped(line)) + " |\n" for line in lines)
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def latex(table: Sequence[Row]) -> str:
@@ -192,10 +193,6 @@ def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:
     """The largest value of each of these columns, where one is known."""
     known = {key: [row[key] for row in table if row[key] is not None] for key in keys}
     return {key: max(values) for key, values in known.items() if values}
-
-
-def _escaped(line: Sequence[str]) -> list[str]:
-    return [cell.replace("|", r"\|") for cell in line]
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
