@@ -30,8 +30,9 @@ def examples(*lines: str) -> str:
 
 
 def with_settings(*names: str, kind: Any = RunConfig) -> Callable[[Command], Command]:
-    """Give a command the options of these settings, of all if none is named. The command gets them
-    as its `**given`, None where an option was not given; `flags_of` makes a config of them."""
+    """Give a command the options of these settings of `kind`, of all of a run if none is named. The
+    command gets them as its `**given`, None where an option was not given; `flags_of` makes a
+    config of those of a run."""
 
     def add(command: Command) -> Command:
         written = list(inspect.signature(command, eval_str=True).parameters.values())

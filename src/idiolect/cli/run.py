@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,17 +67,10 @@ def resume(
 
 def unused(path: Path) -> Path:
     """The path itself, or with -2, -3, … the first that is not taken."""
-
-    def look() -> str:
-        number, free = 1, path
-        while free.exists():
-            number += 1
-            free = path.with_name(f"{path.name}-{number}")
-        return str(free)
-
     from idiolect.engine.ranks import Ranks
 
-    return Path(Ranks.current().agree(look))
+    paths = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    return Path(Ranks.current().agree(lambda: str(next(p for p in paths if not p.exists()))))
 
 
 def show(place: Path, summary: dict[str, Any], as_json: bool) -> None:

@@ -155,14 +155,12 @@ def _section(
     drawn = [(name, figure) for name, figure in tabs if figure is not None]
     if not drawn:
         return f'<section><h2>{title}</h2><p class="note">{missing}</p></section>'
-    chosen = []
-    places = []
+    chosen, places = [], []
     for n, (name, figure) in enumerate(drawn):
-        number = len(figures)
-        figures.append(figure)
-        places.append(f'<div class="plot" data-figure="{number}"{" hidden" if n else ""}></div>')
-        pressed = "false" if n else "true"
+        hidden, pressed = (" hidden", "false") if n else ("", "true")
+        places.append(f'<div class="plot" data-figure="{len(figures)}"{hidden}></div>')
         chosen.append(f'<button type="button" aria-pressed="{pressed}">{escape(name)}</button>')
+        figures.append(figure)
     controls = f'<div class="tabs">{"".join(chosen)}</div>' if len(drawn) > 1 else ""
     if band:
         few = sum(not trace.get("band") for trace in drawn[0][1]["data"]) <= 3

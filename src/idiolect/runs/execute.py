@@ -9,6 +9,7 @@ from typing import Any
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
 from idiolect.runs import directory
+from idiolect.runs.build import build as from_config
 from idiolect.runs.config import Config, label
 from idiolect.runs.environment import same_threads
 from idiolect.runs.interruption import Interrupted, stop_requests
@@ -38,10 +39,7 @@ def execute_together(
 ) -> list[dict[str, Any]]:
     """Seeds and settings of one method, each into its own directory, in one stack where they can
     be."""
-    if build is None:
-        from idiolect.runs.build import build as from_config
-
-        build = from_config
+    build = build or from_config
     progress, ranks = progress or Progress(), Ranks.current()
     todo: list[tuple[Config, Path]] = []
     for config, folder in zip(configs, map(Path, outs), strict=True):
