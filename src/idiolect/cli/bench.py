@@ -12,6 +12,7 @@ from idiolect.cli.options import Json, examples, with_settings
 from idiolect.errors import UserError
 
 commands = typer.Typer()
+SAY = partial(typer.echo, err=True)
 
 
 @commands.command(
@@ -58,7 +59,6 @@ def bench(
     note = " (quick: small sizes, random data)" if quick else ""
     results: list[dict[str, Any]] = []
     failed: list[str] = []
-    say = partial(print, file=sys.stderr)
 
     def keep(*further: dict[str, Any]) -> None:
         found = [*results, *further]
@@ -66,7 +66,7 @@ def bench(
 
     for one in [name] if name else known:
         try:
-            result = benchmarks.run(one, device, quick, against, peer_rounds, say, keep)
+            result = benchmarks.run(one, device, quick, against, peer_rounds, SAY, keep)
         except UserError as error:
             if name:
                 raise

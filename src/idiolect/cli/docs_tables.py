@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 
 from idiolect.cli.options import about, default_text, option_type
@@ -25,7 +26,7 @@ def settings() -> str:
         if kind := section_type(name):
             rows += [
                 ("", f"`{name}.{key}`", about(kind, key), _code(default_text(kind, key)))
-                for key in kind.__dataclass_fields__
+                for key in (known.name for known in fields(kind))
             ]
     return _table(("option", "setting", "meaning", "default"), rows)
 
