@@ -11,9 +11,6 @@ from idiolect.cli import deploy as deploy_cli
 from idiolect.deploy import processes
 from idiolect.errors import UserError
 
-APP = typer.Typer()
-deploy_cli.register(APP)
-
 
 @pytest.fixture(autouse=True)
 def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +18,7 @@ def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> None:
-    typer.main.get_command(APP).main(list(words), standalone_mode=False)
+    typer.main.get_command(deploy_cli.commands).main(list(words), standalone_mode=False)
 
 
 CLIENT = ("client", "--server", "127.0.0.1:1", "--id", "0", "--data", "d", "--state", "s")
@@ -69,10 +66,10 @@ def test_a_planned_run_is_not_overwritten(tmp_path: Path) -> None:
 
     given = dict.fromkeys(("model", "rounds", "seed", "participation", "dtype"))
     given |= {"eval_every": None, "init": None}
-    terms = {"minimum": 0, "arrivals": 2, "window": 5.0, "timeout": 9.0, "patience": 8.0}
-    run = deploy_cli._planned("fedas", 3, given, terms, None, [], tmp_path / "run")
+    given |= {"minimum": 0, "arrivals": 2, "window": 5.0, "timeout": 9.0, "patience": 8.0}
+    run = deploy_cli._planned("fedas", 3, given, None, [], tmp_path / "run")
     written = experiment.read_terms(run)
     assert (written.clients, written.arrivals, written.window) == (3, 2, 5.0)
     assert len(written.experiment) == 32
     with pytest.raises(UserError, match="--resume"):
-        deploy_cli._planned("fedas", 3, given, terms, None, [], tmp_path / "run")
+        deploy_cli._planned("fedas", 3, given, None, [], tmp_path / "run")

@@ -19,15 +19,14 @@ def test_every_setting_with_one_value_has_an_option() -> None:
         assert (flag in shown) == (name not in ("method", "clock")), name
 
 
-def test_a_new_setting_needs_one_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_setting_needs_one_declaration() -> None:
     """A field of the config is an option with its help, its words and its default."""
 
     @dataclass(frozen=True)
     class Longer(RunConfig):
         pace: Literal["slow", "fast"] = hyper("slow", "how it goes")
 
-    monkeypatch.setattr(options, "RunConfig", Longer)
-    parameter = options._parameter("pace")
+    parameter = options._parameter(Longer, "pace")
     assert parameter.annotation.__metadata__[0].help == "How it goes: slow or fast. Default: slow."
     assert Longer().as_dict()["pace"] == "slow"
 

@@ -94,10 +94,10 @@ def run(
             del paths[peer]
     with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
         for one in benchmark.jobs(quick, device):
-            ours = [
-                one.label | _engine(one, engine) | benchmark.measure(one, device, engine)
-                for engine in one.engines
-            ]
+            ours = []
+            for engine in one.engines:
+                which = {"engine": engine} if len(one.engines) > 1 else {}
+                ours.append(one.label | which | benchmark.measure(one, device, engine))
             result["rows"] += ours
             keep(result | {"unfinished": True})
             if one.peer is None or one.peer[0] not in paths:
@@ -114,10 +114,6 @@ def run(
                 row |= _compared(row, theirs, device)
             keep(result | {"unfinished": True})
     return result
-
-
-def _engine(one: Job, engine: str) -> Row:
-    return {"engine": engine} if len(one.engines) > 1 else {}
 
 
 def _compared(ours: Row, theirs: Row, device: str) -> Row:

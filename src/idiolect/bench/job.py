@@ -12,6 +12,7 @@ from torch import Tensor
 
 from idiolect import methods, models
 from idiolect.data import Federation
+from idiolect.data.build import divide
 from idiolect.data.pool import Pool
 from idiolect.data.splits import split
 from idiolect.simulation.outcome import Round
@@ -118,17 +119,7 @@ def random_pool(samples: int, shape: tuple[int, ...]) -> Pool:
 def dirichlet(pool: Pool, test_share: float = 0.25) -> Federation:
     """20 clients with class shares from Dir(0.1)."""
     options = {"clients": 20, "alpha": 0.1, "min_size": 4, "test_share": test_share}
-    shares = split({"name": "dirichlet", **options}).shares(pool, 0)
-    return Federation(
-        x=torch.from_numpy(np.ascontiguousarray(pool.x)),
-        y=torch.from_numpy(np.ascontiguousarray(pool.y)),
-        train=tuple(torch.from_numpy(s.train) for s in shares),
-        val=(),
-        test=tuple(torch.from_numpy(s.test) for s in shares),
-        classes=pool.classes,
-        mean=pool.mean,
-        std=pool.std,
-    )
+    return divide(pool, split({"name": "dirichlet", **options}), seed=0)
 
 
 def _random(samples: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

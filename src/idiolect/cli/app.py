@@ -73,8 +73,9 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, compare, report, bench, catalogue, deploy, data):
-    group.register(app)
+for group in (run, compare, report, bench, catalogue, deploy):
+    app.registered_commands += group.commands.registered_commands
+app.add_typer(data.commands, name="data")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """`idiolect bench`: time this machine."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,18 +11,17 @@ from idiolect.cli import screen
 from idiolect.cli.options import Json, examples, with_settings
 from idiolect.errors import UserError
 
-
-def register(app: typer.Typer) -> None:
-    """Add `bench` to the command line."""
-    app.command(
-        epilog=examples(
-            "idiolect bench --list",
-            "idiolect bench pfl-headline --json",
-            "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
-        )
-    )(bench)
+commands = typer.Typer()
+SAY = partial(typer.echo, err=True)
 
 
+@commands.command(
+    epilog=examples(
+        "idiolect bench --list",
+        "idiolect bench pfl-headline --json",
+        "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
+    )
+)
 @with_settings("device")
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; all when not given.")] = None,
@@ -66,7 +66,7 @@ def bench(
 
     for one in [name] if name else known:
         try:
-            result = benchmarks.run(one, device, quick, against, peer_rounds, _say, keep)
+            result = benchmarks.run(one, device, quick, against, peer_rounds, SAY, keep)
         except UserError as error:
             if name:
                 raise
@@ -95,7 +95,3 @@ def _write(out: Path | None, found: Any) -> None:
         files.write_json(out, found)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

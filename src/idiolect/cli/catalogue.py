@@ -1,7 +1,6 @@
 """`idiolect list`: methods, datasets, splits, models and recipes, with their options."""
 
-from collections.abc import Callable
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from idiolect.core.fields import describe
 from idiolect.errors import did_you_mean
 
 Entry = dict[str, Any]
+commands = typer.Typer()
 
 
 def methods() -> list[Entry]:
@@ -22,7 +22,7 @@ def methods() -> list[Entry]:
     return [
         {
             "name": name,
-            "what": _first_sentence(cls),
+            "what": " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split()),
             "paper": cls.paper,
             "year": cls.year,
             "personal": cls.personal_part,
@@ -35,18 +35,6 @@ def methods() -> list[Entry]:
     ]
 
 
-def datasets() -> list[Entry]:
-    from idiolect.data import list_datasets
-
-    return list_datasets()
-
-
-def splits() -> list[Entry]:
-    from idiolect.data import list_splits
-
-    return list_splits()
-
-
 def models() -> list[Entry]:
     from idiolect.models import list_models
 
@@ -55,42 +43,29 @@ def models() -> list[Entry]:
 
 def recipes() -> list[Entry]:
     """Tables and figures of the papers that can be rerun."""
-    folder = files("idiolect").joinpath("recipes")
     found = []
-    for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():
-        if file.name.endswith(".yaml"):
-            recipe = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-            what = " ".join(str(recipe.get("title", recipe.get("what", ""))).split())
-            found.append({"name": file.name.removesuffix(".yaml"), "what": what})
+    for file in sorted(Path(__file__).parents[1].glob("recipes/*.yaml")):
+        recipe = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        what = " ".join(str(recipe.get("title", recipe.get("what", ""))).split())
+        found.append({"name": file.stem, "what": what})
     return found
 
 
-KINDS: dict[str, Callable[[], list[Entry]]] = {
-    "methods": methods,
-    "datasets": datasets,
-    "splits": splits,
-    "models": models,
-    "recipes": recipes,
-}
-
-
-def _first_sentence(cls: type) -> str:
-    paragraph = (cls.__doc__ or "").strip().split("\n\n")[0]
-    return " ".join(paragraph.split())
-
-
-def register(app: typer.Typer) -> None:
-    """Add `list` to the command line."""
-    app.command("list", epilog=examples("idiolect list methods", "idiolect list splits --json"))(
-        list_
-    )
-
-
+@commands.command("list", epilog=examples("idiolect list methods", "idiolect list splits --json"))
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, datasets, splits, models or recipes.")],
     as_json: Json = False,
 ) -> None:
     """What there is to choose from, with every option."""
-    if kind not in KINDS:
-        raise did_you_mean(kind, KINDS, "list")
-    screen.print_entries(kind, KINDS[kind](), as_json)
+    from idiolect.data import list_datasets, list_splits
+
+    kinds = {
+        "methods": methods,
+        "datasets": list_datasets,
+        "splits": list_splits,
+        "models": models,
+        "recipes": recipes,
+    }
+    if kind not in kinds:
+        raise did_you_mean(kind, kinds, "list")
+    screen.print_entries(kind, kinds[kind](), as_json)

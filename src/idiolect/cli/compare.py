@@ -18,14 +18,8 @@ DEMO_SPLIT = {"name": "dirichlet", "clients": 20, "alpha": 0.2}
 # The same local training for all, as the papers' own settings are for larger images; PFLEGO has
 # no local SGD and gets larger steps for the same reason.
 DEMO_SETS = (
-    *(
-        f"{name}.{setting}"
-        for name in DEMO_METHODS
-        if name != "pflego"
-        for setting in ("lr=0.1", "batch_size=16", "epochs=2")
-    ),
-    "pflego.beta=0.02",
-    "pflego.rho=0.005",
+    *("method.lr=0.1", "method.batch_size=16", "method.epochs=2"),
+    *("pflego.beta=0.02", "pflego.rho=0.005"),
 )
 DEMO_ABOUT = (
     "1,797 handwritten digits (scikit-learn's) over 20 clients, each with its own mix of classes "
@@ -33,21 +27,17 @@ DEMO_ABOUT = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the two commands to the command line."""
-    app.command(
-        epilog=examples(
-            "idiolect compare local fedavg fedper fedas --seeds 0,1,2",
-            "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
-            "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
-            "idiolect compare fedprox --seeds 0,1,2 --sweep mu=0.001,0.01,0.1",
-        )
-    )(compare)
-    app.command(epilog=examples("idiolect demo", "idiolect demo --out runs/demo --seeds 0,1,2"))(
-        demo
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog=examples(
+        "idiolect compare local fedavg fedper fedas --seeds 0,1,2",
+        "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
+        "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
+        "idiolect compare fedprox --seeds 0,1,2 --sweep mu=0.001,0.01,0.1",
     )
-
-
+)
 @with_settings()
 def compare(
     methods: Annotated[list[str], typer.Argument(metavar="METHOD…", help="Methods to compare.")],
@@ -79,6 +69,7 @@ def compare(
     _run(plan, place, as_json)
 
 
+@commands.command(epilog=examples("idiolect demo", "idiolect demo --out runs/demo --seeds 0,1,2"))
 def demo(out: Out = None, seeds: Seeds = "0", as_json: Json = False) -> None:
     """Real data, 20 clients with skewed classes, six methods, about a minute."""
     import torch

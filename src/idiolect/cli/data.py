@@ -7,20 +7,20 @@ import typer
 from idiolect.cli import screen
 from idiolect.cli.options import Json, Set, examples, flags_of, with_settings
 
-data_app = typer.Typer(
+commands = typer.Typer(
     help="Datasets: what there is, where it lies, how a split looks.", no_args_is_help=True
 )
 
 
-@data_app.command("list", epilog=examples("idiolect data list", "idiolect data list --json"))
+@commands.command("list", epilog=examples("idiolect data list", "idiolect data list --json"))
 def data_list(as_json: Json = False) -> None:
     """Every dataset, and where it was found."""
-    from idiolect.cli import catalogue
+    from idiolect.data import list_datasets
 
-    screen.print_entries("datasets", catalogue.datasets(), as_json)
+    screen.print_entries("datasets", list_datasets(), as_json)
 
 
-@data_app.command("get", epilog=examples("idiolect data get mnist"))
+@commands.command("get", epilog=examples("idiolect data get mnist"))
 def data_get(
     name: Annotated[str, typer.Argument(help="Dataset (idiolect data list).")],
     set_: Set = None,
@@ -35,7 +35,7 @@ def data_get(
     print(f"{name}: {datasets.get(section)}")
 
 
-@data_app.command(
+@commands.command(
     "inspect",
     epilog=examples("idiolect data inspect mnist --split classes --clients 10 --set split.k=6"),
 )
@@ -47,19 +47,10 @@ def data_inspect(
     **given: Any,
 ) -> None:
     """How a split looks: samples and classes of every client."""
-    from idiolect.data.build import describe
+    from idiolect.data import describe
     from idiolect.runs import build
     from idiolect.runs import config as settings
 
     flags = flags_of({"data": name, **given})
     config = settings.resolve(None, {**flags, "method": {"name": "local"}}, set_ or ())
-    about = describe(build.load_federation(config))
-    if as_json:
-        screen.print_json(about)
-    else:
-        screen.print_federation(about)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group of commands to the command line."""
-    app.add_typer(data_app, name="data")
+    screen.print_federation(describe(build.load_federation(config)), as_json)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.run import show
+from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
 KeysFolder = Annotated[
@@ -18,8 +20,21 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
 ]
 
+commands = typer.Typer()
+TERMS = ("minimum", "arrivals", "window", "timeout", "patience")
+MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
+
+@commands.command(
+    epilog=examples(
+        MAKE_KEYS,
+        "idiolect server fedas --clients 3 --keys federation --host 0.0.0.0 --out runs/sites",
+        "idiolect server plga --clients 3 --keys federation --window 120 --arrivals 2",
+        "idiolect server --resume runs/sites --keys federation",
+    )
+)
 @with_settings("model", "rounds", "seed", "participation", "dtype", "eval_every", "init")
+@with_settings(*TERMS, kind=FederationTerms)
 def server(
     method: Annotated[str | None, typer.Argument(help="Method (idiolect list methods).")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients, ids 0 to N-1.")] = None,
@@ -31,15 +46,6 @@ def server(
     insecure: Insecure = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8443,
-    min_clients: Annotated[int, typer.Option(help="Clients needed to begin; 0: all.")] = 0,
-    arrivals: Annotated[int, typer.Option(help="Answers needed to aggregate a round.")] = 1,
-    window: Annotated[
-        float, typer.Option(help="Seconds a round waits; 0: for all, asynchronous methods 60.")
-    ] = 0.0,
-    timeout: Annotated[float, typer.Option(help="Seconds until an answer is given up.")] = 600.0,
-    patience: Annotated[
-        float, typer.Option(help="Seconds without enough clients until the server gives up.")
-    ] = 3600.0,
     config: File = None,
     set_: Set = None,
     as_json: Json = False,
@@ -54,47 +60,30 @@ def server(
         raise UserError("give --keys DIR (see `idiolect keys`), or --insecure to try things out")
     if insecure and host not in processes.LOOPBACK:
         raise UserError(f"--insecure listens on the loopback interface only, not on {host}")
-    wanted = {
-        "minimum": min_clients,
-        "arrivals": arrivals,
-        "window": window,
-        "timeout": timeout,
-        "patience": patience,
-    }
     if resume is not None:
         run = _resumed(resume, method)
     else:
-        run = _planned(method, clients, given, wanted, config, set_ or [], out)
-    summary = run_server(run, keys, host, port)
-    if as_json:
-        from idiolect.cli import screen
-
-        screen.print_json(summary)
-        return
-    from idiolect import report
-    from idiolect.cli import screen
-
-    screen.print_table([report.load(run)])
-    print(f"run: {run}")
+        run = _planned(method, clients, given, config, set_ or [], out)
+    show(run, run_server(run, keys, host, port), as_json)
 
 
 def _planned(
     method: str | None,
     clients: int | None,
     given: dict[str, Any],
-    wanted: dict[str, Any],
     file: Path | None,
     sets: list[str],
     out: Path | None,
 ) -> Path:
     """Write the settings of a new run."""
     from idiolect.deploy import experiment
-    from idiolect.deploy.terms import FederationTerms
     from idiolect.runs import config as settings
 
     if method is None or clients is None:
         raise UserError("give a method and --clients N, or --resume RUN")
-    flags = {**flags_of(given), "method": {"name": method}, "checkpoint_every": 1}
+    terms = {name: given[name] for name in TERMS if given[name] is not None}
+    flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
+    flags |= {"method": {"name": method}, "checkpoint_every": 1}
     config = settings.resolve(file, flags, sets)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:
@@ -107,7 +96,7 @@ def _planned(
     run = out or Path("runs") / f"{method}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
         raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")
-    experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **wanted))
+    experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **terms))
     return run
 
 
@@ -123,6 +112,13 @@ def _resumed(run: Path, method: str | None) -> Path:
     return run
 
 
+@commands.command(
+    epilog=examples(
+        "idiolect client --server fl.example.org:8443 --id 0 --data ward.npz --classes 10 "
+        "--state /var/lib/idiolect --ca ca.pem --key client_0",
+        "idiolect client --server 127.0.0.1:8443 --id 1 --data mydata:load --state s1 --insecure",
+    )
+)
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
     client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
@@ -179,6 +175,7 @@ def client(
         children.end()
 
 
+@commands.command(epilog=examples(MAKE_KEYS, "idiolect keys mine --client 2"))
 def keys(
     folder: Annotated[Path, typer.Argument(help="Folder for certificates and keys.")],
     host: Annotated[
@@ -207,29 +204,3 @@ def keys(
         print(path)
     if not made:
         print(f"{folder} already holds them", file=sys.stderr)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the three commands to the command line."""
-    app.command(
-        epilog=examples(
-            "idiolect keys federation --host fl.example.org --clients 3",
-            "idiolect server fedas --clients 3 --keys federation --host 0.0.0.0 --out runs/sites",
-            "idiolect server plga --clients 3 --keys federation --window 120 --arrivals 2",
-            "idiolect server --resume runs/sites --keys federation",
-        )
-    )(server)
-    app.command(
-        epilog=examples(
-            "idiolect client --server fl.example.org:8443 --id 0 --data ward.npz --classes 10 "
-            "--state /var/lib/idiolect --ca ca.pem --key client_0",
-            "idiolect client --server 127.0.0.1:8443 --id 1 --data mydata:load --state s1 "
-            "--insecure",
-        )
-    )(client)
-    app.command(
-        epilog=examples(
-            "idiolect keys federation --host fl.example.org --clients 3",
-            "idiolect keys mine --client 2",
-        )
-    )(keys)

@@ -1,6 +1,5 @@
 """One live line on a terminal, a few plain lines elsewhere; always on stderr."""
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +8,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from idiolect.runs.progress import Progress
 
-class LiveLine:
+
+class LiveLine(Progress):
     """Round, mean, p10, worst, s/round, ETA and MB, rewritten in place or printed now and then."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False)
         self.live: Live | None = None
 
     def start(self, label: str, done: int, total: int, sent: int = 0) -> None:
@@ -40,13 +41,13 @@ class LiveLine:
         if self.live is not None:
             self.live.update(Text(line, no_wrap=True, overflow="ellipsis"))
         elif number == self.total or (number > 0 and number % self.step == 0):
-            print(line, file=sys.stderr, flush=True)
+            super().note(line)
 
     def note(self, line: str) -> None:
         if self.live is not None:
             self.console.print(Text(line))
         else:
-            print(line, file=sys.stderr, flush=True)
+            super().note(line)
 
     def close(self) -> None:
         if self.live is not None:

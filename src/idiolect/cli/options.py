@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +20,7 @@ Set = Annotated[
 File = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.")]
 Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+FLAGS = {"minimum": ["--min-clients"]}  # where an option has another name than its setting
 CLIENTS = "Number of clients. Default: 20."  # a shorter way to say split.clients
 
 
@@ -29,13 +29,15 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *lines])
 
 
-def with_settings(*names: str) -> Callable[[Command], Command]:
-    """Give a command the options of these settings, of all if none is named. The command gets them
-    as its `**given`, None where an option was not given; `flags_of` makes a config of them."""
+def with_settings(*names: str, kind: Any = RunConfig) -> Callable[[Command], Command]:
+    """Give a command the options of these settings of `kind`, of all of a run if none is named. The
+    command gets them as its `**given`, None where an option was not given; `flags_of` makes a
+    config of those of a run."""
 
     def add(command: Command) -> Command:
-        written = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
-        made = [_parameter(name) for name in names or OPTIONS]
+        written = list(inspect.signature(command, eval_str=True).parameters.values())
+        written = [one for one in written if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        made = [_parameter(kind, name) for name in names or OPTIONS]
         arguments = [one for one in written if isinstance(_about(one), typer.models.ArgumentInfo)]
         rest = [one for one in written if one not in arguments]
         parameters = [one.replace(kind=KEYWORD) for one in (*arguments, *made, *rest)]
@@ -61,51 +63,47 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
-def about(name: str, kind: Any = None) -> str:
-    """A setting in words, of a run or of a section: what it means, and which words it may be."""
-    kind = kind or RunConfig
-    known = {one.name: one for one in fields(kind)}[name]
-    text = str(known.metadata["doc"])
+def about(kind: Any, name: str) -> str:
+    """A setting in words: what it means, and which words it may be."""
+    text = str(kind.__dataclass_fields__[name].metadata["doc"])
     words = choices(hints(kind)[name])
     return f"{text}: {', '.join(words[:-1])} or {words[-1]}" if words else text
 
 
-def default_text(name: str) -> str:
+def default_text(kind: Any, name: str) -> str:
     """Its default in words; nothing where the setting says itself what happens without it."""
-    value = default_of(RunConfig.__dataclass_fields__[name])
+    value = default_of(kind.__dataclass_fields__[name])
     if isinstance(value, dict):
         value = value.get("name")
-    return "" if value is None else str(value)
+    return "" if value in (None, ()) else str(value)
 
 
-def option_type(name: str) -> type | None:
+def option_type(kind: Any, name: str) -> type | None:
     """What its option takes; None for a setting that only has keys of its own."""
-    hint = hints(RunConfig)[name]
+    hint = hints(kind)[name]
     if choices(hint) or hint is dict:
         return str
-    for kind in members(hint):
-        if isinstance(kind, type) and issubclass(kind, Checked):
-            return kind.short
-        if kind in (bool, int, float, str, Path):
-            return kind
+    for one in members(hint):
+        if isinstance(one, type) and issubclass(one, Checked):
+            return one.short
+        if one in (bool, int, float, str, Path):
+            return one
     return None
 
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
-OPTIONS = [name for name in SETTINGS if name != "method" and option_type(name)]
+OPTIONS = [name for name in SETTINGS if name != "method" and option_type(RunConfig, name)]
 OPTIONS.insert(OPTIONS.index("split") + 1, "clients")
 
 
-def _parameter(name: str) -> inspect.Parameter:
-    kind: Any = int if name == "clients" else option_type(name)
-    text = CLIENTS if name == "clients" else _help(name)
-    annotation = Annotated[kind | None, typer.Option(help=text)]
+def _parameter(kind: Any, name: str) -> inspect.Parameter:
+    taken: Any = int
+    text = CLIENTS
+    if name != "clients":
+        taken, text, default = option_type(kind, name), about(kind, name), default_text(kind, name)
+        text = f"{text[0].upper()}{text[1:]}." + (f" Default: {default}." if default else "")
+    annotation = Annotated[taken | None, typer.Option(*FLAGS.get(name, ()), help=text)]
     return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)
-
-
-def _help(name: str) -> str:
-    text, default = about(name), default_text(name)
-    return f"{text[0].upper()}{text[1:]}." + (f" Default: {default}." if default else "")
 
 
 def _about(parameter: inspect.Parameter) -> Any:

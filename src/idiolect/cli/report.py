@@ -10,18 +10,16 @@ from idiolect.cli import screen
 from idiolect.cli.options import Json, examples
 from idiolect.errors import UserError, did_you_mean
 
-
-def register(app: typer.Typer) -> None:
-    """Add `report` to the command line."""
-    app.command(
-        epilog=examples(
-            "idiolect report runs/fedas-digits-dirichlet-seed0",
-            "idiolect report runs/compare-digits-dirichlet -o report.html",
-            "idiolect report runs/a runs/b --format md",
-        )
-    )(report)
+commands = typer.Typer()
 
 
+@commands.command(
+    epilog=examples(
+        "idiolect report runs/fedas-digits-dirichlet-seed0",
+        "idiolect report runs/compare-digits-dirichlet -o report.html",
+        "idiolect report runs/a runs/b --format md",
+    )
+)
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs, or folders of runs.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")] = None,

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,25 +11,17 @@ import typer
 from idiolect.cli import screen
 from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
 
-
-def register(app: typer.Typer) -> None:
-    """Add the two commands to the command line."""
-    app.command(
-        epilog=examples(
-            "idiolect run fedas --data cifar10 --split dirichlet --clients 20 "
-            "--set split.alpha=0.1",
-            "idiolect run pflego --rounds 100 --participation 0.2 --save-models best",
-            "idiolect run plga --data mnist --stragglers 8 --set method.lr=0.001 --out runs/plga",
-            "torchrun --nproc-per-node 2 -m idiolect run fedas --data cifar10",
-        )
-    )(run)
-    app.command(
-        epilog=examples(
-            "idiolect resume runs/fedas-digits-dirichlet-seed0", "idiolect resume runs/plga --json"
-        )
-    )(resume)
+commands = typer.Typer()
 
 
+@commands.command(
+    epilog=examples(
+        "idiolect run fedas --data cifar10 --split dirichlet --clients 20 --set split.alpha=0.1",
+        "idiolect run pflego --rounds 100 --participation 0.2 --save-models best",
+        "idiolect run plga --data mnist --stragglers 8 --set method.lr=0.001 --out runs/plga",
+        "torchrun --nproc-per-node 2 -m idiolect run fedas --data cifar10",
+    )
+)
 @with_settings()
 def run(
     method: Annotated[str, typer.Argument(help="Method (idiolect list methods).")],
@@ -49,10 +42,14 @@ def run(
     flags = {**flags_of(given), "method": {"name": method}}
     resolved = settings.resolve(config, flags, set_ or ())
     place = out or unused(Path("runs") / _run_name(resolved))
-    summary = execute(resolved, place, progress=LiveLine())
-    _show(place, summary, as_json)
+    show(place, execute(resolved, place, progress=LiveLine()), as_json)
 
 
+@commands.command(
+    epilog=examples(
+        "idiolect resume runs/fedas-digits-dirichlet-seed0", "idiolect resume runs/plga --json"
+    )
+)
 def resume(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of an unfinished run.")],
     as_json: Json = False,
@@ -65,26 +62,19 @@ def resume(
     config = directory.read_config(path)
     if directory.state(path, config) == "finished":
         print(f"{path} is already finished", file=sys.stderr)
-    summary = execute(config, path, resume=True, progress=LiveLine())
-    _show(path, summary, as_json)
+    show(path, execute(config, path, resume=True, progress=LiveLine()), as_json)
 
 
 def unused(path: Path) -> Path:
     """The path itself, or with -2, -3, … the first that is not taken."""
-
-    def look() -> str:
-        number, free = 1, path
-        while free.exists():
-            number += 1
-            free = path.with_name(f"{path.name}-{number}")
-        return str(free)
-
     from idiolect.engine.ranks import Ranks
 
-    return Path(Ranks.current().agree(look))
+    paths = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    return Path(Ranks.current().agree(lambda: str(next(p for p in paths if not p.exists()))))
 
 
-def _show(place: Path, summary: dict[str, Any], as_json: bool) -> None:
+def show(place: Path, summary: dict[str, Any], as_json: bool) -> None:
+    """The end of a run: its row of the comparison table, or its summary as JSON."""
     from idiolect.engine.ranks import Ranks
 
     if not Ranks.current().first:

@@ -8,6 +8,8 @@ import torch
 from idiolect.core import rng
 from idiolect.data import datasets, splits
 from idiolect.data.federation import PARTS, Federation
+from idiolect.data.pool import Pool
+from idiolect.data.splits.base import Split
 
 
 def build(data: dict[str, Any], split: dict[str, Any], seed: int = 0) -> Federation:
@@ -19,6 +21,11 @@ def build(data: dict[str, Any], split: dict[str, Any], seed: int = 0) -> Federat
     seed = seed.item() if isinstance(seed, np.generic) else seed
     rng.keyed(seed)  # like the lines above, so that a mistake is found before the data is read
     pool = dataset.load()
+    return divide(pool, how, seed, {**dataset.resolved(), "where": pool.where})
+
+
+def divide(pool: Pool, how: Split, seed: int, source: dict[str, Any] | None = None) -> Federation:
+    """The federation of a pool whose samples come to clients as the split says."""
     shares = how.shares(pool, seed)
     return Federation(
         x=torch.from_numpy(np.ascontiguousarray(pool.x)),
@@ -31,11 +38,7 @@ def build(data: dict[str, Any], split: dict[str, Any], seed: int = 0) -> Federat
         std=pool.std,
         names=tuple(s.name for s in shares),
         unseen=how.held_out(len(shares), seed),
-        info={
-            "source": {**dataset.resolved(), "where": pool.where},
-            "split": how.resolved(),
-            "seed": seed,
-        },
+        info={"source": source, "split": how.resolved(), "seed": seed},
     )
 
 

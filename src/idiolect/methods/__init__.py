@@ -30,7 +30,7 @@ class Registry(dict[str, type[Method]]):
 def defined() -> Iterator[type[Method]]:
     """The methods of all files: classes with a name of their own."""
     for file in pkgutil.iter_modules(__path__):
-        if file.ispkg or file.name == "document":  # which reads the registry
+        if file.ispkg:
             continue
         module = import_module(f"{__name__}.{file.name}")
         for value in vars(module).values():

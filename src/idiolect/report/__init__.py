@@ -11,6 +11,14 @@ from idiolect.report.tables import Row, as_csv, latex, markdown, rows, terminal
 __all__ = ["Row", "Run", "find", "html", "load", "render", "rows", "terminal", "write", "write_all"]
 
 
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "md": markdown,
+    "csv": as_csv,
+    "latex": latex,
+}
+FORMATS = (*TABLES, "html")
+
+
 def html(found: Sequence[Run], title: str | None = None) -> str:
     """The self-contained page."""
     from idiolect.report.page import page
@@ -18,22 +26,13 @@ def html(found: Sequence[Run], title: str | None = None) -> str:
     return page(found, title)
 
 
-FORMATS: dict[str, Callable[[Sequence[Run]], str]] = {
-    "md": lambda found: markdown(rows(found)),
-    "csv": lambda found: as_csv(rows(found)),
-    "latex": lambda found: latex(rows(found)),
-    "html": html,
-}
-
-
-def render(found: Sequence[Run], form: str) -> str:
-    """The report as text in one of FORMATS."""
-    return FORMATS[form](found)
+def render(found: Sequence[Run], form: str, title: str | None = None) -> str:
+    """The report as text in one of FORMATS; the page alone has a title."""
+    return html(found, title) if form == "html" else TABLES[form](rows(found))
 
 
 def write(found: Sequence[Run], path: Path, form: str, title: str | None = None) -> None:
-    text = html(found, title) if form == "html" else render(found, form)
-    files.write_text(path, text)
+    files.write_text(path, render(found, form, title))
 
 
 def write_all(

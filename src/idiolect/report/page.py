@@ -11,7 +11,7 @@ from typing import Any
 from idiolect.errors import UserError
 from idiolect.report import plots
 from idiolect.report.load import Run
-from idiolect.report.tables import COLUMNS, Group, Row, cells, groups, rows
+from idiolect.report.tables import COLUMNS, Group, Row, best_values, cells, groups, rows
 from idiolect.runs import config as settings
 
 MATRICES_SHOWN = 4  # per method; the rest is in matrices.safetensors
@@ -34,8 +34,8 @@ def page(found: Sequence[Run], title: str | None = None) -> str:
             "Mean over clients; the shaded band reaches down to the bottom decile (p10). Before: "
             "the model a round delivers. After: the one a client holds after its own training.",
             [
-                ("before local training", plots.accuracy_over_rounds(sets, "before")),
-                ("after local training", plots.accuracy_over_rounds(sets, "after")),
+                ("before local training", plots.accuracy_over_rounds(sets, "accuracy")),
+                ("after local training", plots.accuracy_over_rounds(sets, "accuracy_after")),
             ],
             band=True,
         ),
@@ -87,8 +87,7 @@ def _text(name: str) -> str:
 
 
 def _about(found: Sequence[Run]) -> str:
-    first = found[0]
-    config, summary = first.config, first.summary
+    config, summary = found[0].config, found[0].summary
     seeds = sorted({run.seed for run in found})
     parts = [
         f"{_named(config['data'])}, {_named(config['split'])}",
@@ -98,10 +97,9 @@ def _about(found: Sequence[Run]) -> str:
         f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
         time.strftime("%d %B %Y"),
     ]
-    same = all(
-        run.config[key] == config[key] for run in found for key in ("data", "split", "model")
-    )
-    return " · ".join(parts if same else [f"{len(found)} runs with different settings", parts[-1]])
+    if any(run.config[key] != config[key] for run in found for key in ("data", "split", "model")):
+        parts = [f"{len(found)} runs with different settings", parts[-1]]
+    return " · ".join(parts)
 
 
 def _named(section: dict[str, Any]) -> str:
@@ -115,18 +113,15 @@ def _unfinished(found: Sequence[Run]) -> str:
     late = [run for run in found if not run.finished]
     if not late:
         return ""
-    items = ", ".join(
+    items = [
         f"{escape(run.path.name)} (round {run.summary['rounds']} of {run.config['rounds']})"
         for run in late
-    )
-    return f'<p class="notice">Not finished yet: {items}.</p>'
+    ]
+    return f'<p class="notice">Not finished yet: {", ".join(items)}.</p>'
 
 
 def _summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
-    best = {
-        key: max((row[key] for row in table if row[key] is not None), default=None)
-        for key in ("accuracy", "best", "pooled", "p10", "worst", "gain")
-    }
+    best = best_values(table, "accuracy", "best", "pooled", "p10", "worst", "gain")
     head = "".join(
         f'<th scope="col" title="{escape(what)}">{escape(text)}</th>' for _, text, what in COLUMNS
     )
@@ -138,7 +133,7 @@ def _summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
                 dot = f'<i class="dot" data-colour="{plots.colour(group)[1:]}"></i>'
                 line.append(f'<th scope="row">{dot}{escape(cell)}</th>')
                 continue
-            top = len(table) > 1 and row[key] is not None and row[key] == best.get(key)
+            top = len(table) > 1 and key in best and row[key] == best[key]
             line.append(f"<td{' class=top' if top else ''}>{escape(cell)}</td>")
         lines.append(f"<tr>{''.join(line)}</tr>")
     notes = "; ".join(f"{text}: {what}" for _, text, what in COLUMNS if what)
@@ -160,14 +155,12 @@ def _section(
     drawn = [(name, figure) for name, figure in tabs if figure is not None]
     if not drawn:
         return f'<section><h2>{title}</h2><p class="note">{missing}</p></section>'
-    chosen = []
-    places = []
+    chosen, places = [], []
     for n, (name, figure) in enumerate(drawn):
-        number = len(figures)
-        figures.append(figure)
-        places.append(f'<div class="plot" data-figure="{number}"{" hidden" if n else ""}></div>')
-        pressed = "false" if n else "true"
+        hidden, pressed = (" hidden", "false") if n else ("", "true")
+        places.append(f'<div class="plot" data-figure="{len(figures)}"{hidden}></div>')
         chosen.append(f'<button type="button" aria-pressed="{pressed}">{escape(name)}</button>')
+        figures.append(figure)
     controls = f'<div class="tabs">{"".join(chosen)}</div>' if len(drawn) > 1 else ""
     if band:
         few = sum(not trace.get("band") for trace in drawn[0][1]["data"]) <= 3
@@ -205,11 +198,8 @@ def _matrices(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
 def _settings(found: Sequence[Run]) -> str:
     blocks = []
     for run in found:
-        env = {
-            key: run.env[key]
-            for key in ("command", "started", "device_name", "platform", "commit", "packages")
-            if run.env.get(key)
-        }
+        shown = ("command", "started", "device_name", "platform", "commit", "packages")
+        env = {key: run.env[key] for key in shown if run.env.get(key)}
         blocks.append(
             f"<details><summary>{escape(str(run.path))}</summary>"
             f"<pre>{escape(settings.dump(run.config))}</pre>"

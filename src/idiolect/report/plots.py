@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.report.load import Run
-from idiolect.report.tables import Group, reference
+from idiolect.report.tables import Group
 from idiolect.simulation import metrics
 
 Figure = dict[str, Any]
@@ -20,9 +20,8 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 LARGEST_MATRIX = 200  # cells a side; larger ones are averaged down
 
 
-def accuracy_over_rounds(groups: Sequence[Group], series: str) -> Figure | None:
+def accuracy_over_rounds(groups: Sequence[Group], key: str) -> Figure | None:
     """Mean over clients per round; the band reaches down to the bottom decile."""
-    key = "accuracy" if series == "before" else "accuracy_after"
     data: list[Figure] = []
     for group in groups:
         rounds, mean = _curve(group, key, "mean")
@@ -31,9 +30,7 @@ def accuracy_over_rounds(groups: Sequence[Group], series: str) -> Figure | None:
             continue
         data.append(_line(group, rounds, p10, band=True, width=0))
         data.append(_line(group, rounds, mean, fill="tonexty", fillcolor=f"{colour(group)}@0.10"))
-    if not data:
-        return None
-    return _figure(data, "round", "accuracy, %")
+    return _figure(data, "round", "accuracy, %", hover="x unified") if data else None
 
 
 def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
@@ -41,12 +38,9 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
     data: list[Figure] = []
     for group in groups:
         gains: list[tuple[float, str]] = []
-        for run in group.runs:
-            local = reference(run, found)
-            gain = metrics.gain(run.table, local.table) if local else None
-            if gain:
-                pairs = zip(gain["per_client"], gain["clients"], strict=True)
-                gains += [(100 * value, f"client {k}, seed {run.seed}") for value, k in pairs]
+        for run, _, gain in group.gains(found):
+            pairs = zip(gain["per_client"], gain["clients"], strict=True)
+            gains += [(100 * value, f"client {k}, seed {run.seed}") for value, k in pairs]
         if not gains:
             continue
         gains.sort(reverse=True)
@@ -58,7 +52,6 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
     if not data:
         return None
     figure = _figure(data, "share of clients, %", "gain over local, points")
-    figure["layout"]["hovermode"] = "closest"
     figure["layout"]["yaxis"]["zeroline"] = True
     return figure
 
@@ -68,10 +61,7 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
     data: list[Figure] = []
     for group in groups:
         x, y, who = [], [], []
-        for run in group.runs:
-            local = reference(run, found)
-            if local is None or metrics.gain(run.table, local.table) is None:
-                continue
+        for run, local, _ in group.gains(found):
             theirs = metrics.client_accuracy(local.table)
             for client, (value, size) in metrics.client_accuracy(run.table).items():
                 x.append(round(100 * theirs[client][0], 2))
@@ -90,14 +80,12 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
     diagonal = {"type": "line", "x0": least, "y0": least, "x1": 100, "y1": 100}
     figure = _figure(data, "accuracy with local training, %", "accuracy with the method, %")
     figure["layout"]["shapes"] = [diagonal | {"line": {"color": "$axis", "width": 1}}]
-    figure["layout"]["hovermode"] = "closest"
     return figure
 
 
 def bytes_and_accuracy(groups: Sequence[Group]) -> Figure | None:
     """Mean accuracy against everything sent so far; what sends nothing is a level line."""
     data: list[Figure] = []
-    reach = 0.0
     silent: list[tuple[Group, float]] = []
     for group in groups:
         run = group.runs[0]
@@ -107,23 +95,18 @@ def bytes_and_accuracy(groups: Sequence[Group]) -> Figure | None:
             for mb, event in zip(sent, run.events, strict=True)
             if event["accuracy"]["mean"] is not None
         ]
-        if not points:
-            continue
-        if points[-1][0] == 0:
+        if points and points[-1][0] == 0:
             silent.append((group, points[-1][1]))
-            continue
-        reach = max(reach, points[-1][0])
-        x, y = [mb for mb, _ in points], [value for _, value in points]
-        data.append(_line(group, x, y))
+        elif points:
+            data.append(_line(group, [mb for mb, _ in points], [value for _, value in points]))
     if not data:
         return None
+    reach = max(trace["x"][-1] for trace in data)
     for group, value in silent:
         trace = _line(group, [0, reach], [value, value], width=1.5)
         trace["line"]["dash"] = "dash"
         data.append(trace)
-    figure = _figure(data, "MB sent so far, up and down, all clients", "accuracy, %")
-    figure["layout"]["hovermode"] = "closest"
-    return figure
+    return _figure(data, "MB sent so far, up and down, all clients", "accuracy, %")
 
 
 def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
@@ -136,7 +119,7 @@ def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
         titles = ("client", "client")
     elif last.size == 1:
         y = [float(arrays[number].reshape(-1)[0]) for number in numbers]
-        return _figure([_line(None, numbers, y)], "round", ""), "over rounds"
+        return _figure([_line(None, numbers, y)], "round", "", "x unified"), "over rounds"
     elif last.ndim <= 2:
         same = [number for number in numbers if arrays[number].size == last.size]
         shown = np.stack([arrays[number].reshape(-1) for number in same], axis=1)
@@ -152,7 +135,6 @@ def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
     }
     figure = _figure([heat], *titles)
     figure["layout"]["yaxis"] |= {"autorange": "reversed"}
-    figure["layout"]["hovermode"] = "closest"
     return figure, note
 
 
@@ -197,13 +179,9 @@ def _line(
     return trace | more
 
 
-def _figure(data: list[Figure], x: str, y: str) -> Figure:
-    layout: Figure = {
-        "xaxis": {"title": {"text": x}},
-        "yaxis": {"title": {"text": y}},
-        "hovermode": "x unified",
-    }
-    return {"data": data, "layout": layout}
+def _figure(data: list[Figure], x: str, y: str, hover: str = "closest") -> Figure:
+    axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
+    return {"data": data, "layout": {**axes, "hovermode": hover}}
 
 
 def _plain(text: str) -> str:
@@ -213,12 +191,10 @@ def _plain(text: str) -> str:
 
 def _smaller(values: np.ndarray) -> np.ndarray:
     for axis in (0, 1):
-        length = values.shape[axis]
-        if length > LARGEST_MATRIX:
-            edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[:-1]
-            counts = np.diff(np.append(edges, length))
-            sums = np.add.reduceat(values, edges, axis=axis)
-            values = sums / np.expand_dims(counts, 1 - axis)
+        if (length := values.shape[axis]) > LARGEST_MATRIX:
+            edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[1:-1]
+            parts = np.split(values, edges, axis)
+            values = np.stack([part.mean(axis) for part in parts], axis)
     return values
 
 

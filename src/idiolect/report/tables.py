@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +44,13 @@ class Group:
     def method(self) -> str:
         return self.runs[0].method
 
-    @property
-    def finished(self) -> bool:
-        return all(run.finished for run in self.runs)
+    def gains(self, found: Sequence[Run]) -> Iterator[tuple[Run, Run, dict[str, Any]]]:
+        """Each run, the `local` run on the same clients, and what the clients win over it."""
+        for run in self.runs:
+            local = reference(run, found)
+            gain = metrics.gain(run.table, local.table) if local else None
+            if local and gain:
+                yield run, local, gain
 
 
 def groups(found: Sequence[Run]) -> list[Group]:
@@ -83,13 +87,11 @@ def reference(run: Run, found: Sequence[Run]) -> Run | None:
     def in_common(other: Run) -> int:
         return len(other.config["method"].items() & run.config["method"].items())
 
+    def same_clients(other: Run) -> bool:
+        return all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
+
     alone = [other for other in found if other.method == "local"]
-    alike = [
-        other
-        for other in alone
-        if all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
-    ]
-    return max(alike, key=in_common, default=None)
+    return max(filter(same_clients, alone), key=in_common, default=None)
 
 
 def rows(found: Sequence[Run]) -> list[Row]:
@@ -100,18 +102,13 @@ def rows(found: Sequence[Run]) -> list[Row]:
 def _row(group: Group, found: Sequence[Run]) -> Row:
     last = [run.summary["accuracy"]["last"] for run in group.runs]
     best = [run.summary["accuracy"]["best"] for run in group.runs]
-    gains = []
-    for run in group.runs:
-        local = reference(run, found)
-        if local is not None:
-            gains.append(metrics.gain(run.table, local.table))
-    known = [gain for gain in gains if gain is not None]
+    gains = [gain for _, _, gain in group.gains(found)]
     accuracies = [stats["mean"] for stats in last if stats["mean"] is not None]
     paces = [run.summary["seconds"] / max(1, run.summary["rounds"]) for run in group.runs]
     return {
         "method": group.label,
         "seeds": [run.seed for run in group.runs],
-        "finished": group.finished,
+        "finished": all(run.finished for run in group.runs),
         "rounds": min(run.summary["rounds"] for run in group.runs),
         "diverged": any(run.summary["diverged"] for run in group.runs),
         "accuracy": _mean(accuracies),
@@ -120,8 +117,8 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "pooled": _mean([stats["pooled"] for stats in last]),
         "p10": _mean([stats["p10"] for stats in last]),
         "worst": _mean([stats["worst"] for stats in last]),
-        "gain": _mean([gain["mean"] for gain in known]),
-        "harmed": _mean([gain["harmed"] for gain in known]),
+        "gain": _mean([gain["mean"] for gain in gains]),
+        "harmed": _mean([gain["harmed"] for gain in gains]),
         "mb_up": _mean([run.summary["bytes_up"] / 1e6 for run in group.runs]),
         "mb_down": _mean([run.summary["bytes_down"] / 1e6 for run in group.runs]),
         "seconds_per_round": _mean(paces),
@@ -150,7 +147,8 @@ def cells(row: Row) -> list[str]:
 def markdown(table: Sequence[Row]) -> str:
     headings = [heading for _, heading, _ in COLUMNS]
     lines = [headings, ["---"] + ["--:"] * (len(headings) - 1), *map(cells, table)]
-    return "".join("| " + " | ".join(_escaped(line)) + " |\n" for line in lines)
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def latex(table: Sequence[Row]) -> str:
@@ -174,34 +172,27 @@ def as_csv(table: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def terminal(table: Sequence[Row], title: str | None = None) -> Any:
+def terminal(table: Sequence[Row]) -> Any:
     """A rich table; the best value of a column is bold."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    view = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, (_, heading, _) in enumerate(COLUMNS):
         view.add_column(heading, justify="left" if position == 0 else "right")
-    bold = {key: _best(table, key) for key in ("accuracy", "best", "pooled", "p10", "worst")}
+    best = best_values(table, "accuracy", "best", "pooled", "p10", "worst")
     for row in table:
-        keys = [key for key, _, _ in COLUMNS]
-        view.add_row(
-            *(
-                Text(cell, style="bold" if row["method"] in bold.get(key, ()) else "")
-                for key, cell in zip(keys, cells(row), strict=True)
-            )
-        )
+        tops = [key in best and row[key] == best[key] for key, _, _ in COLUMNS]
+        line = zip(cells(row), tops, strict=True)
+        view.add_row(*(Text(cell, style="bold" if top else "") for cell, top in line))
     return view
 
 
-def _best(table: Sequence[Row], key: str) -> list[str]:
-    known = [row[key] for row in table if row[key] is not None]
-    return [row["method"] for row in table if known and row[key] == max(known)]
-
-
-def _escaped(line: Sequence[str]) -> list[str]:
-    return [cell.replace("|", r"\|") for cell in line]
+def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:
+    """The largest value of each of these columns, where one is known."""
+    known = {key: [row[key] for row in table if row[key] is not None] for key in keys}
+    return {key: max(values) for key, values in known.items() if values}
 
 
 def _percent(value: float | None, digits: int = 1) -> str:

@@ -26,13 +26,19 @@ def describe(config: Mapping[str, Any], sim: Any = None) -> dict[str, Any]:
 
 def machine(device: str) -> dict[str, Any]:
     """What the numbers of this process come from."""
+    import torch
+
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     return {
         "command": " ".join(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
-        **_hardware(device),
+        "device": device,
+        "device_name": torch.cuda.get_device_name(0) if on_gpu else _processor(),
+        "threads": torch.get_num_threads(),
+        "ranks": Ranks.current().world,
         "commit": commit(),
     }
 
@@ -83,16 +89,6 @@ def _git(place: Path, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _hardware(device: str) -> dict[str, Any]:
-    import torch
-
-    name = _processor()
-    if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
-        name = torch.cuda.get_device_name(0)
-    threads, ranks = torch.get_num_threads(), Ranks.current().world
-    return {"device": device, "device_name": name, "threads": threads, "ranks": ranks}
 
 
 def _processor() -> str:

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
 from idiolect.runs import directory
+from idiolect.runs.build import build as from_config
 from idiolect.runs.config import Config, label
 from idiolect.runs.environment import same_threads
-from idiolect.runs.interruption import Interrupted, Stop, stop_requests
-from idiolect.runs.progress import Progress, WarningsOnly
+from idiolect.runs.interruption import Interrupted, stop_requests
+from idiolect.runs.progress import Progress
 from idiolect.runs.recorder import Follower, Recorder
 
 Builder = Callable[[Config], Any]
@@ -37,11 +39,8 @@ def execute_together(
 ) -> list[dict[str, Any]]:
     """Seeds and settings of one method, each into its own directory, in one stack where they can
     be."""
-    if build is None:
-        from idiolect.runs.build import build as from_config
-
-        build = from_config
-    progress, ranks = progress or WarningsOnly(), Ranks.current()
+    build = build or from_config
+    progress, ranks = progress or Progress(), Ranks.current()
     todo: list[tuple[Config, Path]] = []
     for config, folder in zip(configs, map(Path, outs), strict=True):
         found = ranks.agree(directory.state, folder, config)
@@ -71,7 +70,7 @@ def _run(todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progr
             found = ranks.agree(directory.state, out, config)
             _refuse(out, found, resume)
             kind = Recorder if ranks.first else Follower
-            run = kind(config, out, sim, progress if not recorders else WarningsOnly())
+            run = kind(config, out, sim, progress if not recorders else Progress())
             run.open(fresh=found == "new")
             if ranks.agree(lambda run: run.saved, run) != run.saved:
                 raise UserError(f"{out}: its checkpoint is not what the first process reads there")
@@ -105,7 +104,7 @@ def _stacks(recorders: list[Recorder]) -> list[list[Recorder]]:
     return list(stacks.values())
 
 
-def _rounds(group: list[Recorder], stop: Stop) -> None:
+def _rounds(group: list[Recorder], stop: Event) -> None:
     lead, ranks = group[0], Ranks.current()
     total, every = lead.config["rounds"], lead.config["checkpoint_every"]
     start, step = _steppers(group)
@@ -113,7 +112,7 @@ def _rounds(group: list[Recorder], stop: Stop) -> None:
         for run, done in zip(group, start(), strict=True):
             run.record(done)
     while lead.round < total:
-        if ranks.any(stop.asked):
+        if ranks.any(stop.is_set()):
             for run in group:
                 run.checkpoint()
             ranks.any(True)  # torchrun ends the others when one leaves: not before all is saved

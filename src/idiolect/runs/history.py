@@ -5,9 +5,9 @@ the whole, all is written again as one file. Each file is atomic, so a kill at a
 most the rounds after the last checkpoint, and writing stays cheap however long the run is.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -106,18 +106,12 @@ class ClientLog(RoundLog[Columns]):
         import pyarrow.parquet as pq
 
         table = pq.read_table(path)
-        columns = {
-            name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names
-        }
-        if "round" not in columns or not len(columns["round"]):
-            return {}
-        number = columns.pop("round")
-        cuts = np.flatnonzero(np.diff(number)) + 1
-        starts = [0, *cuts.tolist()]
-        split = {name: np.split(values, cuts) for name, values in columns.items()}
+        columns = {name: table.column(name).to_numpy() for name in table.column_names}
+        numbers, starts = np.unique(columns.pop("round"), return_index=True)
+        parts = {name: np.split(values, starts[1:]) for name, values in columns.items()}
         return {
-            int(number[start]): {name: parts[i] for name, parts in split.items()}
-            for i, start in enumerate(starts)
+            int(number): {name: values[i] for name, values in parts.items()}
+            for i, number in enumerate(numbers)
         }
 
 
@@ -157,11 +151,8 @@ class MatrixLog(RoundLog[dict[str, Tensor]]):
 
 def stack(rounds: Mapping[int, Columns]) -> dict[str, np.ndarray]:
     """All rounds below each other, with the column `round` first."""
-    names: Iterable[str] = next(iter(rounds.values()), {})
-    parts: list[Any] = [
-        np.full(len(columns["client"]), number, np.int32) for number, columns in rounds.items()
-    ]
-    table = {"round": np.concatenate(parts) if parts else np.zeros(0, np.int32)}
-    for name in names:
+    sizes = np.array([len(columns["client"]) for columns in rounds.values()], np.int64)
+    table = {"round": np.repeat(np.array(list(rounds), np.int32), sizes)}
+    for name in next(iter(rounds.values()), {}):
         table[name] = np.concatenate([np.asarray(columns[name]) for columns in rounds.values()])
     return table

@@ -14,21 +14,15 @@ class Interrupted(Exception):
     """Stopped on request, with everything saved; the message says how to go on."""
 
 
-class Stop:
-    """Whether somebody asked the run to end after this round."""
-
-    asked = False
-
-
 @contextmanager
-def stop_requests() -> Iterator[Stop]:
-    """First Ctrl-C or SIGTERM: end after this round. Second: end now."""
-    stop = Stop()
+def stop_requests() -> Iterator[threading.Event]:
+    """First Ctrl-C or SIGTERM: the event is set, to end after this round. Second: end now."""
+    stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stop.asked:
+        if stop.is_set():
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.set()
         if Ranks.current().first:  # not print: the signal may have come in the middle of one
             os.write(2, b"\nstopping after this round; Ctrl-C again stops at once\n")
 

@@ -24,7 +24,6 @@ from idiolect.runs.export import ModelExport
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.progress import Progress
 from idiolect.simulation import metrics, summary
-from idiolect.simulation.summary import as_event
 
 
 class Recorder:
@@ -81,7 +80,7 @@ class Recorder:
 
     def record(self, done: Any) -> None:
         """One round: a line in events.jsonl now, its rows and logs at the next checkpoint."""
-        event = as_event(done)
+        event = summary.as_event(done)
         with open(self.out / "events.jsonl", "a", encoding="utf-8") as file:
             file.write(_line(event))
             file.flush()
@@ -117,8 +116,8 @@ class Recorder:
         self.matrices.flush(whole=True)
         n_clients = len(self.clients.rounds[self.round]["client"])
         self.exports.finished(self.sim, self.round, n_clients)
-        summary = summarise(self.config, self.clients.table(), self.events)
-        files.write_json(self.out / "summary.json", summary)
+        done = summarise(self.config, self.clients.table(), self.events)
+        files.write_json(self.out / "summary.json", done)
 
 
 class Follower(Recorder):
