@@ -318,7 +318,7 @@ def test_nothing_personal_is_sent(name: str) -> None:
 def leaks(seen: Watched, copies: dict[str, str]) -> Iterator[str]:
     """Private names that occur in a message, and private numbers (or their change) that do."""
     for t, message in messages(seen):
-        sent = tree.leaves(seen.downs[t].shared) | tree.leaves(seen.downs[t].each)
+        sent = tree.leaves(seen.downs[t])
         delivered = {last(n): v for n, v in sent.items()}
         for i, up in message.items():
             ups = tree.leaves(up)
