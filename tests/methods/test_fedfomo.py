@@ -143,7 +143,7 @@ def test_affinity_belongs_to_the_pair() -> None:
         expected = torch.zeros(4, dtype=weight.dtype).scatter(0, chosen[i], weight)
         assert torch.allclose(change[i], expected) and (weight != 0).all()
         for m, j in enumerate(chosen[i].tolist()):
-            model = {n: v[k, m] for n, v in ran.downs[1].each["models"].items()}
+            model = {n: v[k, m] for n, v in ran.downs[1]["models"].items()}
             assert_same(model, ran.up(0, "model", j), 0)
     assert not change[[0, 2]].any()
 

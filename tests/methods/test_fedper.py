@@ -80,7 +80,7 @@ def test_against_plain_torch(
 def test_personal_layers_are_neither_sent_nor_received() -> None:
     ran = Watched({"name": "fedper", **FIXED}, TINY, NET, 2)
     assert set(ran.fits[0].up["base"]) == set(BODY)
-    assert set(ran.downs[0].shared["base"]) == set(BODY)
+    assert set(ran.downs[0]["base"]) == set(BODY)
     heads = [{n: p[n] for n in HEAD} for p in ran.personal[-1]]
     assert all(differ(heads[0], h) for h in heads[1:])
 

@@ -349,10 +349,10 @@ def test_refresh_every_gamma_rounds_sends_the_uniform_mean() -> None:
     ran = Watched({"name": "spfl", "gamma": 2, **FULL}, TINY, NET, 4)
     assert [("similarity_0" in ran.logs(t)) for t in range(4)] == [True, False, True, False]
     mean = combine([0.25] * 4, ran.personal[1])
-    sent = ran.downs[2].each["model"]
+    sent = ran.downs[2]["model"]
     for i in range(4):
         assert_same(tree.client(sent, i), mean, 1e-14)
-    assert differ(tree.client(ran.downs[3].each["model"], 0), ran.personal[2][1])
+    assert differ(tree.client(ran.downs[3]["model"], 0), ran.personal[2][1])
 
 
 def test_refresh_costs_one_more_upload() -> None:
