@@ -13,16 +13,7 @@ from idiolect.core import rng
 from idiolect.core.batches import BatchPlan, SgdSettings
 from idiolect.core.net import Net
 from idiolect.core.per_client import Apart, PerClient
-from idiolect.core.tree import Tree
-
-
-@dataclass(frozen=True)
-class Rows:
-    """One value per training sample of every client, clients one after the other: `[sum n, ...]`.
-    Made by `Local.forward`, given back to `Local` as `x` or `extra`."""
-
-    values: Tensor
-
+from idiolect.core.record import Rows, Tree
 
 Loss = Callable[..., Tensor]
 Coupled = bool | Literal["filled"]

@@ -60,8 +60,9 @@ from torch import Tensor
 from idiolect.core import tree
 from idiolect.core.clients import Table
 from idiolect.core.fields import Checked, hyper
-from idiolect.core.local import Local, Loss, Rows, Trained
+from idiolect.core.local import Local, Loss, Trained
 from idiolect.core.net import Net
+from idiolect.core.record import Rows
 from idiolect.core.tree import Record, Tree
 from idiolect.errors import UserError
 

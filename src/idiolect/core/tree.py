@@ -1,8 +1,8 @@
 """Trees: dicts of tensors. On the client side every leaf has a leading client axis K.
 
-A *tree* is `dict[str, Tensor]`; a *record* is a tree of trees (what messages and private state are
-made of), flattened to `part/name` when it is counted, sent or written to disk. Maths over clients
-is matrix algebra on the flattened stack `[K, D]`: similarity is one GEMM, mixing is one GEMM.
+A *tree* is `dict[str, Tensor]`; a *record* is a tree of trees (`record.py`; its operations are here
+too, for method files). Maths over clients is matrix algebra on the flattened stack `[K, D]`:
+similarity is one GEMM, mixing is one GEMM.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,10 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idiolect.core import devices
+from idiolect.core import devices, record
 
-Tree = dict[str, Tensor]
-Record = dict[str, Any]
+# What method files need of records, under one name with the maths.
+Tree = record.Tree
+Record = record.Record
+leaves, nest, each, join = record.leaves, record.nest, record.each, record.join
+ordered, row, pile, nbytes = record.ordered, record.row, record.pile, record.nbytes
 
 
 def apply(fn: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tree:
@@ -218,76 +221,3 @@ def square_distances(a: Tree, b: Tree) -> Tensor:
     direct = "donot_use_mm_for_euclid_dist"
     distances = (torch.cdist(_matrix(a[n]), _matrix(b[n]), compute_mode=direct) for n in a)
     return reduce(torch.add, (d.square() for d in distances))
-
-
-# --- records: trees of trees -------------------------------------------------------------------
-
-
-def leaves(record: Record, prefix: str = "") -> Tree:
-    """Flatten a record to `part/name` leaves; an empty part leaves an empty tensor at `part/`."""
-    out: Tree = {}
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            inner = leaves(dict(value), f"{prefix}{key}/")
-            out |= inner or {f"{prefix}{key}/": torch.empty(0)}
-        else:
-            out[f"{prefix}{key}"] = value
-    return out
-
-
-def nest(flat_leaves: Mapping[str, Tensor]) -> Record:
-    """Inverse of `leaves`."""
-    out: Record = {}
-    for path, value in flat_leaves.items():
-        *parts, name = path.split("/")
-        at = out
-        for part in parts:
-            at = at.setdefault(part, {})
-            if not isinstance(at, dict):
-                raise ValueError(f"'{part}' in '{path}' is a leaf and a part at once")
-        if isinstance(at.get(name), dict):
-            raise ValueError(f"'{path}' is a leaf and a part at once")
-        if name:
-            at[name] = value
-    return out
-
-
-def each(fn: Callable[[Tensor], Tensor], record: Mapping[str, Any]) -> Record:
-    """`fn` on every leaf of a record."""
-    return {k: each(fn, v) if isinstance(v, Mapping) else fn(v) for k, v in record.items()}
-
-
-def join(records: Sequence[Record]) -> Record:
-    """Records of several groups of clients, one after the other along the client axis."""
-    return records[0] if len(records) == 1 else _combined(torch.cat, records)
-
-
-def ordered(record: Record, names: Sequence[str]) -> Record:
-    """Trees with their leaves in the order of `names`: sums over leaves keep their last bit."""
-    rank = {n: i for i, n in enumerate(names)}
-    if record and all(key in rank for key in record):
-        return {key: record[key] for key in sorted(record, key=lambda key: rank[key])}
-    return {k: ordered(v, names) if isinstance(v, dict) else v for k, v in record.items()}
-
-
-def row(record: Record, k: int) -> Record:
-    """Client k's part of a record, without the client axis."""
-    return each(lambda x: x[k], record)
-
-
-def pile(records: Sequence[Record]) -> Record:
-    """Inverse of `row`: one client's record each, stacked."""
-    return _combined(torch.stack, records) if records else {}
-
-
-def _combined(fn: Callable[[list[Tensor]], Tensor], records: Sequence[Record]) -> Record:
-    """`fn` of all records' leaves of each name."""
-    out: Record = {}
-    for key, value in records[0].items():
-        parts = [r[key] for r in records]
-        out[key] = _combined(fn, parts) if isinstance(value, Mapping) else fn(parts)
-    return out
-
-
-def nbytes(record: Record) -> int:
-    return sum(x.numel() * x.element_size() for x in leaves(record).values())

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.local import Rows
+from idiolect.core.record import Rows
 from idiolect.engine.samples import Samples
 from idiolect.engine.steps import Step, Steps
 from idiolect.engine.train import StepKind, StepState

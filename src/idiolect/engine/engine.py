@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from idiolect.core import devices, tree
+from idiolect.core import devices, record, tree
 from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
-from idiolect.engine import memory, rows
+from idiolect.engine import memory
 from idiolect.engine.ranks import CPU, Ranks, by_itself
 from idiolect.engine.samples import Part, Samples, SampleWindow
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal
@@ -77,14 +77,14 @@ class Engine(ABC):
         self.samples.prepare()
         sizes = self._sizes(ids, "train")
         share = self.ranks.share(sizes)
-        own, given = [ids[k] for k in share], [rows.select(r, share) for r in records]
+        own, given = [ids[k] for k in share], [record.select(r, share) for r in records]
         done: list[Record] = []
         with by_itself():
             if self.threads is not None and own:
 
                 def alone(nets: Nets, k: int) -> Record:
                     local = self.local([own[k]], round, nets)
-                    return work(local, *(rows.select(r, [k]) for r in given))
+                    return work(local, *(record.select(r, [k]) for r in given))
 
                 weights = [sizes[k] for k in share]
                 at_once = self.chunks.most(self.guess(max(weights)), len(weights))
@@ -92,7 +92,7 @@ class Engine(ABC):
             elif own:
                 for group in self.groups(own):
                     local = self.local([own[g] for g in group], round)
-                    done.append(work(local, *(rows.select(r, group) for r in given)))
+                    done.append(work(local, *(record.select(r, group) for r in given)))
         return self.ranks.combine(tree.join(done) if done else {}, sizes, self.device)
 
     def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ class Engine(ABC):
         if any(sizes[k] for k in share):
             with by_itself():
                 own = [ids[k] for k in share]
-                correct, loss = self._evaluate_here(rows.select(params, share), own, part)
+                correct, loss = self._evaluate_here(record.select(params, share), own, part)
         done = {"score": {"correct": correct.double(), "loss": loss.double()}}
         score = self.ranks.combine(done, sizes, CPU)["score"]
         return score["correct"], score["loss"]

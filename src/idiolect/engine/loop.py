@@ -10,8 +10,9 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.batches import BatchPlan, SgdSettings
-from idiolect.core.local import Coupled, Loss, Objective, Rows, Trained
+from idiolect.core.local import Coupled, Loss, Objective, Trained
 from idiolect.core.net import Net
+from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
 from idiolect.engine.engine import Engine
 from idiolect.engine.samples import Part

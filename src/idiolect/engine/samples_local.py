@@ -8,8 +8,9 @@ from torch import Tensor
 
 from idiolect.core import devices, rng, tree
 from idiolect.core.batches import BatchPlan
-from idiolect.core.local import Local, Rows
+from idiolect.core.local import Local
 from idiolect.core.net import Net
+from idiolect.core.record import Rows
 from idiolect.engine.samples import Samples
 
 EVAL_BATCH = 512  # samples of a pass that is not training

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idiolect.core import devices, tree
+from idiolect.core import devices, record, tree
 from idiolect.core.net import Net
 from idiolect.core.tree import Tree
-from idiolect.engine import layers, rows
+from idiolect.engine import layers
 from idiolect.engine.cuda_graphs import CapturedSteps
 from idiolect.engine.engine import Engine
 from idiolect.engine.layers import conv
@@ -99,7 +99,7 @@ class StackedEngine(Engine):
         most = self.chunks.most(self.guess(min(EVAL_BATCH, max(sizes))), len(ids))
         if most < len(ids):
             spans = [slice(at, at + most) for at in range(0, len(ids), most)]
-            parts = [self._evaluate_here(rows.select(params, s), ids[s], part) for s in spans]
+            parts = [self._evaluate_here(record.select(params, s), ids[s], part) for s in spans]
             return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         order, batches = self._remembered(self._test_batches, ids, part)
         order_there = devices.to_device(order, self.device)

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idiolect.core import tree
+from idiolect.core import record, tree
 from idiolect.core.batches import BatchPlan, SgdSettings
-from idiolect.core.local import Coupled, Loss, Objective, Rows, Trained
+from idiolect.core.local import Coupled, Loss, Objective, Trained
 from idiolect.core.net import Net
+from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
-from idiolect.engine import rows
 from idiolect.engine.cuda_graphs import CapturedStep, CapturedSteps
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal, dropout_seed
 from idiolect.engine.steps import Steps
@@ -44,45 +44,46 @@ class StackedLocal(SamplesLocal):
         wide = self._wide(goal, self.train_net)
         kind = SgdStep(wide, how.repeat, how.weight_decay, how.momentum, how.after)
         state = self._state(params, goal, steps)
-        state.lr = rows.select(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
+        state.lr = record.select(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
         with dropout_seed(how.purpose, self):
             if captured := self._captured(kind, steps, state):
-                state.params = rows.select(params, steps.order)
+                state.params = record.select(params, steps.order)
                 state = captured.run(steps, state)
-                trained = rows.copied(state.params, steps.back)
+                trained = record.copied(state.params, steps.back)
             else:
-                state.params = rows.copied(params, steps.order)
+                state.params = record.copied(params, steps.order)
                 state.velocity = kind.velocity(state.params)
                 for step in steps:
                     kind.step(step, state)
-                trained = rows.select(state.params, steps.back)
+                trained = record.select(state.params, steps.back)
         seen = how.repeat * steps.size.sum(0)
         self.samples_seen += how.repeat * steps.samples
-        mean = rows.select(state.total / seen.clamp_min(1), steps.back)
+        mean = record.select(state.total / seen.clamp_min(1), steps.back)
         taken = how.repeat * (steps.size > 0).sum(0)
-        return Trained(trained, mean, rows.select(taken.to(self.dtype), steps.back))
+        return Trained(trained, mean, record.select(taken.to(self.dtype), steps.back))
 
     def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]:
         net = self.train_net if training else self.net
         plan = BatchPlan("full" if training else EVAL_BATCH, order="fixed")
         steps = self._steps(plan, net.couples)
         wide = self._wide(goal, net)
-        state = self._state(rows.copied(params, steps.order), goal, steps)
-        share_of = rows.select(self.sizes, steps.order)
+        state = self._state(record.copied(params, steps.order), goal, steps)
+        share_of = record.select(self.sizes, steps.order)
         grad = {n: torch.zeros_like(state.params[n]) for n in goal.moving}
         with dropout_seed("grad", self):
             for step in steps:
-                part = rows.select(state.params, step.who)
+                part = record.select(state.params, step.who)
                 value, grads = wide.value_and_grad(part, step, state.extra)
                 share = step.size / share_of[step.who]
                 for n, g in zip(goal.moving, grads, strict=True):
                     if g is not None:
                         grad[n][step.who] += g * tree.column(share, g)
                 state.total[step.who] += value * share
-                rows.put(state.params, step.who, part)
+                record.put(state.params, step.who, part)
         self.samples_seen += steps.samples
-        total, params = rows.select(state.total, steps.back), rows.select(state.params, steps.back)
-        return rows.select(grad, steps.back), total, params
+        back = steps.back
+        total, params = record.select(state.total, back), record.select(state.params, back)
+        return record.select(grad, back), total, params
 
     def _squared_grad(
         self, goal: Objective, params: Tree, plan: BatchPlan, per_sample: bool
@@ -90,7 +91,7 @@ class StackedLocal(SamplesLocal):
         if per_sample:
             plan = replace(plan, batch_size=SAMPLES_DIFFERENTIATED_AT_ONCE)
         steps, wide = self._steps(plan), self._wide(goal, self.net)
-        state = self._state(rows.select(params, steps.order), goal, steps)
+        state = self._state(record.select(params, steps.order), goal, steps)
         kind = SquaredNormStep(wide)
         captured = None if per_sample else self._captured(kind, steps, state)
         if captured:
@@ -98,16 +99,16 @@ class StackedLocal(SamplesLocal):
         for step in () if captured else steps:
             (SampleSquaredNormStep(wide) if per_sample else kind).step(step, state)
         count = steps.size.sum(0) if per_sample else (steps.size > 0).to(self.dtype).sum(0)
-        return rows.select(state.total, steps.back), rows.select(count, steps.back)
+        return record.select(state.total, steps.back), record.select(count, steps.back)
 
     @torch.no_grad()
     def forward(self, fn: Loss, params: Tree, *, extra: Sequence[Any] = ()) -> Rows:
         goal = Objective(fn, [], tuple(extra))
         steps, wide = self._steps(BatchPlan(EVAL_BATCH, order="fixed")), self._wide(goal, self.net)
-        state = self._state(rows.select(params, steps.order), goal, steps)
+        state = self._state(record.select(params, steps.order), goal, steps)
         values: Tensor | None = None
         for step in steps:
-            out = wide.values(rows.select(state.params, step.who), step, state.extra)
+            out = wide.values(record.select(state.params, step.who), step, state.extra)
             if values is None:
                 values = out.new_zeros(self.offsets[-1], *out.shape[2:])
             real = slice(None) if step.weight is None else step.weight > 0
@@ -138,7 +139,7 @@ class StackedLocal(SamplesLocal):
 
     def _state(self, params: Tree, goal: Objective, steps: Steps) -> StepState:
         """`params` as they are, the extra arguments of the loss in the order of the stack."""
-        sorted_extra = tuple(rows.select(e, steps.order) for e in goal.extra)
+        sorted_extra = tuple(record.select(e, steps.order) for e in goal.extra)
         return StepState(params, torch.zeros_like(self.sizes), sorted_extra, goal.x)
 
     def _captured(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep | None:

@@ -6,12 +6,14 @@ and the stack shrinks as they finish.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from idiolect.core import devices
+from idiolect.core.record import Rows, select
 
 MAX_WIDTH_TO_MIX_SIZES = 512  # samples; wider batches share a step only with similar ones
 MIN_SHARE_OF_WIDEST = 0.7  # of the samples of the widest batch, to count as similar
@@ -29,6 +31,10 @@ class Step:
     size: Tensor  # [k] real samples
     keep: Tensor | None = None  # [k] 1 for those who take the step, 0 for the rest; None: all do
     loss_scale: Tensor | None = None  # [k] what a captured step multiplies each client's loss by
+
+    def part_of(self, extra: Any) -> Any:
+        """What this step needs of an extra argument of a loss."""
+        return extra.values[self.at] if isinstance(extra, Rows) else select(extra, self.who)
 
 
 class Steps:

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from idiolect.core import tree
-from idiolect.core.local import Coupled, Loss, Rows
+from idiolect.core import record, tree
+from idiolect.core.local import Coupled, Loss
 from idiolect.core.net import Net
+from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
-from idiolect.engine import rows
 from idiolect.engine.samples import Samples
 from idiolect.engine.steps import Step
 
@@ -68,9 +68,9 @@ class StackedLoss:
     ) -> Tensor:
         """What the loss returns for every client in the step: `[k, B]`, coupled `[k]`."""
         inputs = self.samples.inputs(step.sample) if x is None else x.values[step.at]
-        given = (params, inputs, step.y, *(rows.of_step(e, step) for e in extra))
+        given = (params, inputs, step.y, *(step.part_of(e) for e in extra))
         if len(step.y) == 1:  # one client needs no vmap
-            return self.fn(self.net, *(rows.only(g) for g in given)).unsqueeze(0)
+            return self.fn(self.net, *(record.only(g) for g in given)).unsqueeze(0)
         return torch.vmap(partial(self.fn, self.net), randomness="different")(*given)
 
     def value_and_grad(
@@ -124,15 +124,15 @@ class SgdStep:
         if scale is None and self.plain:
             scale = self.loss_scale(_lr_of(step, state), torch.ones_like(step.size))
         for _ in range(self.repeat):
-            part = rows.select(state.params, step.who)
+            part = record.select(state.params, step.who)
             value, grads = self.loss.value_and_grad(part, step, state.extra, state.x, scale)
             moved = {n: g for n, g in zip(self.loss.moving, grads, strict=True) if g is not None}
             self._descend(step, state, part, moved)
-            rows.put(state.params, step.who, part)
+            record.put(state.params, step.who, part)
             state.total[step.who] += value * step.size
         if self.after is not None:
-            part = rows.select(state.params, step.who)
-            more = (rows.of_step(e, step) for e in state.extra)
+            part = record.select(state.params, step.who)
+            more = (step.part_of(e) for e in state.extra)
             for n, v in torch.vmap(self.after)(part, *more).items():
                 if step.keep is not None:
                     v = torch.where(tree.column(step.keep.bool(), v), v, part[n])
@@ -146,9 +146,9 @@ class SgdStep:
         if self.weight_decay:
             torch._foreach_add_(delta, moved, alpha=self.weight_decay)
         if self.momentum:
-            speed = rows.select({n: state.velocity[n] for n in grads}, step.who)
+            speed = record.select({n: state.velocity[n] for n in grads}, step.who)
             delta = self._accelerated(list(speed.values()), delta, step.keep)
-            rows.put(state.velocity, step.who, speed)
+            record.put(state.velocity, step.who, speed)
         if step.keep is not None:
             delta = [d * tree.column(step.keep, d) for d in delta]
         lr = _lr_of(step, state)
@@ -174,7 +174,7 @@ class SgdStep:
 def _lr_of(step: Step, state: StepState) -> float | Tensor:
     """The learning rate of the clients in a step."""
     one_for_all = not isinstance(state.lr, Tensor) or state.lr.ndim == 0
-    return state.lr if one_for_all else rows.select(state.lr, step.who)
+    return state.lr if one_for_all else record.select(state.lr, step.who)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class SquaredNormStep:
         return keep
 
     def step(self, step: Step, state: StepState) -> None:
-        part = rows.select(state.params, step.who)
+        part = record.select(state.params, step.who)
         _, grads = self.loss.value_and_grad(part, step, state.extra, scale=step.loss_scale)
         norms = [g.reshape(len(g), -1).square().sum(1) for g in grads if g is not None]
         state.total[step.who] += torch.stack(norms).sum(0)
@@ -203,7 +203,7 @@ class SampleSquaredNormStep:
     loss: StackedLoss
 
     def step(self, step: Step, state: StepState) -> None:
-        part, loss = rows.select(state.params, step.who), self.loss
+        part, loss = record.select(state.params, step.who), self.loss
         each = StackedLoss(self._of_client, loss.net, loss.samples)
         squares = each.values(part, step, state.extra)
         real = 1.0 if step.weight is None else (step.weight > 0).to(squares.dtype)

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
-from idiolect.core import tree
+from idiolect.core import record, tree
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.engine.samples import Part
@@ -48,7 +47,7 @@ class Evaluation:
             known = _unchanged(params, ids, after)
             self.scores.copy("after", "before", list(known))
             rest = [k for k, i in enumerate(ids) if i not in known]
-            yield from self.test("before", _rows(params, rest), [ids[k] for k in rest])
+            yield from self.test("before", record.select(params, rest), [ids[k] for k in rest])
 
     def test(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
         """Test models on their clients' test samples, and validation samples if they have any."""
@@ -73,15 +72,7 @@ def _unchanged(params: Tree, ids: list[int], tested: Sequence[Models]) -> set[in
         place = {i: k for k, i in enumerate(who) if i not in seen}
         both = [(k, i) for k, i in enumerate(ids) if i in place]
         mine, theirs = [k for k, _ in both], [place[i] for _, i in both]
-        same = tree.same(_rows(params, mine), _rows(models, theirs)).tolist()
+        same = tree.same(record.select(params, mine), record.select(models, theirs)).tolist()
         found |= {i for (_, i), yes in zip(both, same, strict=True) if yes}
         seen |= set(who)
     return found
-
-
-def _rows(params: Tree, rows: list[int]) -> Tree:
-    """Some clients' models; all of them as they are, without a copy."""
-    if rows == list(range(len(tree.any_leaf(params)))):
-        return params
-    at = torch.tensor(rows, dtype=torch.int64)
-    return {n: v[at.to(v.device)] for n, v in params.items()}

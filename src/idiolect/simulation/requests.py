@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from idiolect.core import tree
+from idiolect.core import record, tree
 from idiolect.core.local import Local
 from idiolect.core.method import Method
 from idiolect.core.tree import Record, Tree
-from idiolect.engine import rows
 from idiolect.engine.engine import Engine
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class Task(ABC):
     @staticmethod
     def cut(done: Any, first: int, last: int) -> Any:
         """The part of the result that is about clients first..last-1."""
-        return rows.select(done, slice(first, last))
+        return record.select(done, slice(first, last))
 
 
 @dataclass
@@ -91,7 +90,7 @@ class Fit(Task):
 
     @staticmethod
     def cut(done: Fitted, first: int, last: int) -> Fitted:
-        return Fitted(**rows.select(vars(done), slice(first, last)))
+        return Fitted(**record.select(vars(done), slice(first, last)))
 
 
 class Rejoin(Fit):
