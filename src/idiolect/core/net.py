@@ -1,7 +1,9 @@
 """A plain `nn.Module` as a function of its tree, for one client.
 
-The tree holds the parameters and the floating-point buffers (BatchNorm statistics) under the
-module's own names, so what a method mixes, sends or exports loads back into the plain module.
+The tree holds the trainable parameters and the floating-point buffers (BatchNorm statistics) under
+the module's own names, so what a method mixes, sends or exports loads back into the plain module.
+Parameters with `requires_grad=False` are no leaves: they stay in the module, once for all clients.
+A parameter that a module has under several names (tied weights, a layer used twice) is one leaf.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +44,7 @@ class Net:
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):
-        self.module = deepcopy(module).train(training).requires_grad_(False)
+        self.module = deepcopy(module).train(training)
         self.training = training
         for layer in self.module.modules():
             if isinstance(layer, _BatchNorm) and layer.track_running_stats:
@@ -52,9 +54,12 @@ class Net:
                         "give it a momentum, e.g. 0.1"
                     )
                 layer.num_batches_tracked = None  # a counter nothing reads once momentum is set
-        self.weights = tuple(n for n, _ in self.module.named_parameters())
+        self.weights = tuple(n for n, p in self.module.named_parameters() if p.requires_grad)
+        if not self.weights:
+            raise UserError("the model has no parameter to train; set requires_grad=True on some")
         self.stats = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
         self.names = self.weights + self.stats
+        self.aliases = _aliases(self.module)
         leaves = [*self.module.named_parameters(), *self.module.named_buffers()]
         self._ndim = {n: v.ndim for n, v in leaves}
         self.attends = any(isinstance(m, nn.MultiheadAttention) for m in self.module.modules())
@@ -89,9 +94,11 @@ class Net:
         raise UserError(f"the model's forward never calls its head '{self._head_name}'")
 
     def classify(self, params: Tree, h: Tensor) -> Tensor:
-        """Logits from features; needs only the head's leaves."""
+        """Logits from features; needs only the head's leaves, and those it is tied to."""
         cut = len(self._prefix)
-        return functional_call(self._head, {n[cut:]: params[n] for n in self.head}, (h,))
+        tied = {n: first for n, first in self.aliases.items() if n.startswith(self._prefix)}
+        leaves = {n: n for n in self.head} | {n: t for n, t in tied.items() if t in self.names}
+        return functional_call(self._head, {n[cut:]: params[t] for n, t in leaves.items()}, (h,))
 
     def part(self, spec: str) -> tuple[str, ...]:
         """Names chosen by `spec`: head, body, norm, none, all, or name patterns like 'body.0.*'."""
@@ -129,7 +136,12 @@ class Net:
         """Names of the head's weight and bias, for methods that need it to be one linear layer."""
         if not isinstance(self._head, nn.Linear):
             raise UserError(f"this method needs a linear layer as head, not {self._head}")
-        return f"{self._prefix}weight", None if self._head.bias is None else f"{self._prefix}bias"
+        names = f"{self._prefix}weight", None if self._head.bias is None else f"{self._prefix}bias"
+        for name in names:
+            if name is not None and name not in self.names:
+                why = f"tied to {self.aliases[name]}" if name in self.aliases else "frozen"
+                raise UserError(f"this method needs a head of its own, but '{name}' is {why}")
+        return names
 
     def biased_head(self) -> tuple[str, str]:
         """The same, for methods that need the bias too."""
@@ -169,6 +181,15 @@ def initial_tree(module: nn.Module, net: Net, dtype: torch.dtype) -> Tree:
     """The module's own values under the net's names."""
     state = module.state_dict()
     return {n: state[n].detach().to(dtype).clone() for n in net.names}
+
+
+def _aliases(module: nn.Module) -> dict[str, str]:
+    """Further names of parameters and buffers that have several, with the first name of each."""
+    first: dict[int, str] = {}
+    every = [module.named_parameters(remove_duplicate=False)]
+    every.append(module.named_buffers(remove_duplicate=False))
+    named = [(n, first.setdefault(id(x), n)) for leaves in every for n, x in leaves]
+    return {name: known for name, known in named if name != known}
 
 
 def _personal_share(spec: str) -> float:

@@ -52,7 +52,7 @@ class FederationServer:
         self.participation = Participation(**config["participation"])
         self.device, self.dtype = torch.device("cpu"), select.compute_dtype(config["dtype"])
         model = models.build(config["model"], enrolment.shape, enrolment.classes, self.seed)
-        self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
+        self._module_state = server_state.module_values(model)
         how = {"seed": self.seed, "device": self.device, "dtype": self.dtype}
         expected = ExpectedReply(self.method, model, enrolment.shape, enrolment.classes, **how)
         self.net = expected.net
@@ -75,7 +75,7 @@ class FederationServer:
         if given is None:
             raise UserError(f"init: {self.config['init']} holds no server.safetensors")
         check_complete(given, model.state_dict(), self.config["init"])
-        return select.with_given_weights(made, given)
+        return select.with_given_weights(self.net, made, given)
 
     def _admit(self, request: PendingRequest, hello: Payload) -> str | None:
         reason = self.enrolment.admit(request, hello)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from idiolect.core import devices
 from idiolect.core.clients import SHARE
 from idiolect.core.method import cross_entropy
-from idiolect.core.net import initial_tree
+from idiolect.core.net import Net, initial_tree
 from idiolect.core.storage import KEEP
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
@@ -71,11 +71,27 @@ def check_batch_norm(model: nn.Module, federation: Federation, batch_size: objec
         ) from None
 
 
-def with_given_weights(start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
-    """Replace starting values by given ones, names and shapes checked."""
-    out = dict(start)
+def with_frozen_weights(model: nn.Module, given: Mapping[str, Tensor] | None) -> nn.Module:
+    """The model with the given values of the parameters that do not train."""
+    still = [n for n, p in model.named_parameters() if not p.requires_grad]
+    values = {n: torch.as_tensor(given[n]) for n in still if n in given} if given else {}
+    if not values:
+        return model
+    model = deepcopy(model)
+    try:
+        model.load_state_dict(values, strict=False)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the initial weights do not fit the frozen layers: {reason}") from None
+    return model
+
+
+def with_given_weights(net: Net, start: Tree, given: Mapping[str, Tensor] | None) -> Tree:
+    """Replace starting values by given ones, names and shapes checked. What a module has besides
+    the tree's leaves (other names of them, frozen layers, counters) may be given, unused."""
+    out, others = dict(start), set(net.module.state_dict()) - set(start)
     for name, value in (given or {}).items():
-        if name.endswith("num_batches_tracked"):
+        if name in others or name.endswith("num_batches_tracked"):
             continue
         if name not in start:
             raise did_you_mean(name, start, "parameter in the initial weights")

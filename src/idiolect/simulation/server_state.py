@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from idiolect.core import devices, tree
 from idiolect.core.clients import Table
@@ -84,15 +84,23 @@ def shared_model(method: Method, server: Server, module_state: Tree) -> Tree | N
     shared = method.shared(server)
     if not shared:
         return None
-    whole = exported(shared, module_state)
+    whole = exported(server.net, shared, module_state)
     return whole if set(shared) == set(server.net.names) else tree.pick(whole, shared)
 
 
-def exported(params: Tree, module_state: Tree) -> Tree:
-    """A tree that loads into the plain module; what a tree does not hold is as in the module."""
-    return dict(module_state) | {
-        n: v.detach().cpu().contiguous().clone() for n, v in params.items()
+def module_values(module: nn.Module) -> Tree:
+    """Copies of the plain module's values, in host memory."""
+    return {n: v.detach().cpu().clone() for n, v in module.state_dict().items()}
+
+
+def exported(net: Net, params: Tree, module_state: Tree) -> Tree:
+    """A tree that loads into the plain module: under every name a parameter has there; what the
+    tree does not hold is as in the module. Nothing in it shares memory with anything else."""
+    trained = {
+        n: params[net.aliases.get(n, n)] for n in module_state if net.aliases.get(n, n) in params
     }
+    whole = module_state | trained
+    return {n: v.detach().cpu().contiguous().clone() for n, v in whole.items()}
 
 
 def is_tested(round: int, rounds: int, every: int) -> bool:

@@ -63,19 +63,21 @@ class Simulation:
         select.allow_tf32(dtype, self.device)
         models.check_fits(model, federation.shape, federation.classes)
         select.check_batch_norm(model, federation, getattr(method, "batch_size", None))
+        model = select.with_frozen_weights(model, init)
         self.engine = select.pick_engine(
             engine, federation, model, seed, self.device, self.dtype, keep
         )
-        self._module_state = {n: v.detach().cpu() for n, v in model.state_dict().items()}
-        given = select.with_given_weights(initial_tree(model, self.engine.net, self.dtype), init)
+        self._module_state = server_state.module_values(model)
+        net = self.engine.net
+        given = select.with_given_weights(net, initial_tree(model, net, self.dtype), init)
         self.start_tree = {n: v.to(self.device) for n, v in given.items()}
         own = {
-            int(i): select.with_given_weights({n: v.cpu() for n, v in self.start_tree.items()}, w)
+            int(i): select.with_given_weights(net, {n: v.cpu() for n, v in given.items()}, w)
             for i, w in (clients_init or {}).items()
         }
         sizes = {i: len(federation.train[i]) for i in federation.seen}
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
-        net, begin = self.engine.net, self.start_tree
+        begin = self.start_tree
         self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
         self.mine = Table(partial(_client_init, method, self.engine, begin, own))
         for table in (self.mine, *server_state.tables(self.server).values()):
@@ -294,7 +296,7 @@ class Simulation:
         """What the client predicts with, loadable into the plain module."""
         with by_itself():  # only the rank that writes asks
             params = tree.client(self._personal([client]), 0)
-        return server_state.exported(params, self._module_state)
+        return server_state.exported(self.engine.net, params, self._module_state)
 
 
 def _client_init(
