@@ -186,9 +186,9 @@ def initial_tree(module: nn.Module, net: Net, dtype: torch.dtype) -> Tree:
 def _aliases(module: nn.Module) -> dict[str, str]:
     """Further names of parameters and buffers that have several, with the first name of each."""
     first: dict[int, str] = {}
-    every = [module.named_parameters(remove_duplicate=False)]
-    every.append(module.named_buffers(remove_duplicate=False))
-    named = [(n, first.setdefault(id(x), n)) for leaves in every for n, x in leaves]
+    weights = module.named_parameters(remove_duplicate=False)
+    leaves = [*weights, *module.named_buffers(remove_duplicate=False)]
+    named = [(name, first.setdefault(id(x), name)) for name, x in leaves]
     return {name: known for name, known in named if name != known}
 
 

@@ -96,9 +96,8 @@ def module_values(module: nn.Module) -> Tree:
 def exported(net: Net, params: Tree, module_state: Tree) -> Tree:
     """A tree that loads into the plain module: under every name a parameter has there; what the
     tree does not hold is as in the module. Nothing in it shares memory with anything else."""
-    trained = {
-        n: params[net.aliases.get(n, n)] for n in module_state if net.aliases.get(n, n) in params
-    }
+    leaf = {name: net.aliases.get(name, name) for name in module_state}
+    trained = {name: params[first] for name, first in leaf.items() if first in params}
     whole = module_state | trained
     return {n: v.detach().cpu().contiguous().clone() for n, v in whole.items()}
 
