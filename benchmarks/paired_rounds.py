@@ -1,6 +1,6 @@
 """Rounds of two checkouts in turn, so that a busy machine slows both: `paired_rounds.py OLD NEW`.
 
-OLD and NEW are `src` folders. Each turn runs the jobs of `idiolect bench cpu` on a tenth of the data
+OLD and NEW are `src` folders. A turn runs the jobs of `idiolect bench cpu` on a tenth of the data
 in a process of its own; the ratio is of the medians over all turns. IDIOLECT_DATA names the data.
 """
 
