@@ -3,6 +3,9 @@
 A *tree* is `dict[str, Tensor]`; a *record* is a tree of trees (`record.py`; its operations are here
 too, for method files). Maths over clients is matrix algebra on the flattened stack `[K, D]`:
 similarity is one GEMM, mixing is one GEMM.
+
+Shape letters: K clients of a stack, D numbers of a flattened tree, I and J rows of two stacks that
+are compared, M members a client holds of a stack. `engine/engine.py` has those of batches.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
