@@ -44,7 +44,7 @@ def models() -> list[Entry]:
 def recipes() -> list[Entry]:
     """Tables and figures of the papers that can be rerun."""
     found = []
-    for file in sorted(Path(__file__).parents[1].glob("recipes/*.yaml")):
+    for file in sorted(Path(__file__).parents[1].glob("papers/recipes/*.yaml")):
         recipe = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
         what = " ".join(str(recipe.get("title", recipe.get("what", ""))).split())
         found.append({"name": file.stem, "what": what})
