@@ -1,4 +1,4 @@
-"""The `idiolect` program, also as `python -m idiolect`: it can be stopped from its first line on."""
+"""The `idiolect` program, also as `python -m idiolect`: Ctrl-C can stop it from its first line."""
 
 import os
 import signal

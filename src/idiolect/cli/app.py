@@ -19,7 +19,7 @@ from idiolect.cli.options import examples
 class _Commands(TyperGroup):
     """All commands; `failures` turns what goes wrong in one of them into a line."""
 
-    def main(
+    def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **_: Any
     ) -> Any:
         words = list(sys.argv[1:] if args is None else args)

@@ -150,7 +150,7 @@ def _open_streams() -> None:
 
 
 def _quiet_at_exit() -> None:
-    """What is left for a closed pipe or a full disk is dropped: Python would complain at its end."""
+    """Drop what is left for a closed pipe or a full disk: Python would complain at its end."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
