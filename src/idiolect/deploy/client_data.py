@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.data import Federation
+from idiolect.data.arrays import read_npy, read_npz
 from idiolect.deploy.client import Client
 from idiolect.errors import UserError, did_you_mean
 
@@ -79,16 +80,12 @@ def load_data(where: str, classes: Classes, client: int = 0) -> Federation:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.is_dir():
-            files = {name: path / f"{name}.npy" for name in ARRAYS}
-            return {n: np.load(f, allow_pickle=False) for n, f in files.items() if f.exists()}
-        with np.load(path, allow_pickle=False) as file:
-            if isinstance(file, np.ndarray):
-                raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
-            return {name: file[name] for name in file.files if name in ARRAYS}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    if path.is_dir():
+        files = {name: path / f"{name}.npy" for name in ARRAYS}
+        return {name: read_npy(file) for name, file in files.items() if file.exists()}
+    if path.suffix == ".npy":
+        raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
+    return read_npz(path, ARRAYS)
 
 
 def _one_client(arrays: dict[str, Any], classes: Classes, where: str) -> Federation:

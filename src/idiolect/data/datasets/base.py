@@ -1,7 +1,6 @@
 """Dataset: what all datasets share. They are found, decoded, checked and normalised alike."""
 
 import hashlib
-import zipfile
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from idiolect.core.fields import hyper
 from idiolect.core.registry import Named
+from idiolect.core.text import reason
 from idiolect.data import places
 from idiolect.data.cache import Columns, cached
 from idiolect.data.layouts import Found, Layout
@@ -119,15 +119,23 @@ class Dataset(Named):
         def decode() -> Columns:
             try:
                 columns = found.decode()
-            except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-                reason = " ".join(str(error).split())[:120]
+            except MemoryError:
+                raise
+            except UserError as error:
+                raise UserError(self._named(error, found)) from None
+            except Exception as error:  # other people's files: anything may be missing in them
                 raise UserError(
-                    f"{self.name} in {found.where} cannot be read ({reason}); get it again"
+                    f"{self.name} in {found.where} cannot be read ({reason(error)}); get it again"
                 ) from None
             self._check(columns, found)
             return columns
 
         return cached(self.cache_name, found.stamps, decode) if found.stamps else decode()
+
+    def _named(self, error: UserError, found: Found) -> str:
+        """The message of an error, with the dataset's place where it names none."""
+        told = str(error)
+        return told if str(found.where) in told else f"{self.name} in {found.where}: {told}"
 
     def _check_rows(self, columns: Columns, found: Found) -> None:
         wanted = self.rows or self.expected
@@ -142,6 +150,16 @@ class Dataset(Named):
     def _check(self, columns: Columns, found: Found) -> None:
         x, y = columns["x"], columns["y"]
         self._check_rows(columns, found)
+        for key in ("x", "part", "group", "drawer"):
+            if key in columns and len(columns[key]) != len(y):
+                raise UserError(
+                    f"{self.name} in {found.where} has {len(columns[key])} rows of {key} for"
+                    f" {len(y)} labels; get it again"
+                )
+        if x.dtype != np.uint8:
+            raise UserError(
+                f"{self.name} in {found.where}: images hold {x.dtype} values, expected bytes"
+            )
         if x.shape != (len(y), *self.shape):
             raise UserError(
                 f"{self.name} in {found.where}: samples have shape {list(x.shape[1:])},"
