@@ -64,7 +64,7 @@ def test_participation_forms(text: str, kind: str, rate: float) -> None:
     [
         (["roundz=3"], "did you mean 'rounds'"),
         (["method.lrr=3"], "did you mean 'lr'"),
-        (["method.name=fedavgg"], "did you mean 'fedavg'"),
+        (["method.name=fedavgg"], "method fedavg and --set method.name=fedavgg contradict"),
         (["data.name=cifar"], "did you mean 'cifar10'"),
         (["split.name=dirichlett"], "did you mean 'dirichlet'"),
         (["split.alhpa=1"], "did you mean 'alpha'"),

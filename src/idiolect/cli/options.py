@@ -18,6 +18,13 @@ Set = Annotated[
     typer.Option("--set", help="Any setting, e.g. method.lr=0.05 or split.alpha=0.1; repeatable."),
 ]
 File = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.")]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:CLASS",
+        help="Own code to run although only a file or a run of someone else names it; repeatable.",
+    ),
+]
 Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 FLAGS = {"minimum": ["--min-clients"]}  # where an option has another name than its setting

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from idiolect.core.fields import Checked, hints, hyper, make, members
+from idiolect.core.own_code import is_own
 from idiolect.errors import UserError, did_you_mean
 from idiolect.simulation.schedule import Clock
 from idiolect.simulation.settings import SimulationOptions
@@ -49,6 +50,7 @@ class RunConfig(SimulationOptions):
 
 
 SECTIONS = ("method", "data", "split", "model")
+SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.count"}
 SETTINGS = tuple(RunConfig().as_dict())
 
 
@@ -66,7 +68,8 @@ _Loader.add_implicit_resolver(
 def resolve(
     file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> Config:
-    """Defaults < file < flags < sets, checked and complete."""
+    """Defaults < file < flags and sets, checked and complete."""
+    _refuse_contradictions(flags or {}, sets)
     config = RunConfig().as_dict()
     if file is not None:
         _merge(config, read_yaml(file))
@@ -104,6 +107,19 @@ def parse_set(item: str) -> Config:
     return dict(value)
 
 
+def own_model(config: Mapping[str, Any]) -> str | None:
+    """The own code that settings name, if any."""
+    section = config.get("model")
+    name = section.get("name") if isinstance(section, Mapping) else section
+    return name if isinstance(name, str) and is_own(name) else None
+
+
+def code_named(flags: Mapping[str, Any], sets: Sequence[str]) -> set[str]:
+    """Own code that the command line itself names, which is permission to run it."""
+    named = (own_model(layer) for layer in (flags, *map(parse_set, sets)))
+    return {name for name in named if name is not None}
+
+
 def complete(config: Mapping[str, Any]) -> Config:
     """The config checked, with every setting of its method, data, split and model written out."""
     from idiolect import models
@@ -123,9 +139,19 @@ def complete(config: Mapping[str, Any]) -> Config:
 def digest(config: Config) -> str:
     """Identity of a run's settings; where clients were kept meanwhile is no part of it."""
     what = {key: value for key, value in config.items() if key != "keep"}
-    if what.get("clock"):  # `window: 2` and `window: 2.0` are the same clock
+    if isinstance(what.get("clock"), Mapping):  # `window: 2` and `window: 2.0` are the same clock
         what["clock"] = Clock.of(what["clock"]).as_dict()
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings in which a run's config differs from what it began with, with both values."""
+    if digest(dict(was)) == digest(dict(now)):
+        return {}
+    before, after = _flat(was), _flat(now)
+    keys = dict.fromkeys([*before, *after])
+    both = {key: (before.get(key), after.get(key)) for key in keys if key != "keep"}
+    return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
 
 
 def dump(config: Config) -> str:
@@ -171,6 +197,21 @@ def section_type(name: str) -> type[Checked] | None:
         if isinstance(kind, type) and issubclass(kind, Checked):
             return kind
     return None
+
+
+def _refuse_contradictions(flags: Mapping[str, Any], sets: Sequence[str]) -> None:
+    """The command line says everything once: of two values nobody knows which one is meant."""
+    given: dict[str, tuple[str, str]] = {}
+    layers = [(f"--set {item}", parse_set(item)) for item in sets]
+    for how, layer in [("", flags), *layers]:
+        for key, value in _flat(layer).items():
+            # `--seed 1` is the key `seed`, `--model m` is `model.name`, `--stragglers 2` a count.
+            key = f"{key}.name" if key in SECTIONS else SHORT_FORMS.get(key, key)
+            option = key.removesuffix(".name").rpartition(".")[2].replace("_", "-")
+            said = how or (f"{option} {value}" if option == "method" else f"--{option} {value}")
+            first, before = given.setdefault(key, (str(value), said))
+            if first != str(value):
+                raise UserError(f"{before} and {said} contradict each other; give one of them")
 
 
 def _merge(config: Config, layer: Mapping[str, Any]) -> None:

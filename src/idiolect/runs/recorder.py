@@ -16,7 +16,7 @@ import numpy as np
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint
+from idiolect.runs import checkpoint, seal
 from idiolect.runs.config import Config, digest, dump
 from idiolect.runs.directory import read_events
 from idiolect.runs.environment import describe, fingerprints
@@ -41,6 +41,7 @@ class Recorder:
     def open(self, fresh: bool) -> None:
         files.remove_drafts(self.out)
         if fresh:
+            seal.write(self.out, self.config)
             files.write_json(self.out / "env.json", describe(self.config, self.sim))
             files.write_text(self.out / "config.yaml", dump(self.config))
             return
