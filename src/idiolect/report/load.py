@@ -1,6 +1,7 @@
 """Run directories as reports see them, finished or not."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,7 +75,13 @@ def find(paths: Sequence[Path]) -> list[Run]:
             found += inside
         else:
             found.append(path)
-    return [load(path) for path in found]
+    seen: dict[Path, Path] = {}
+    for path in found:
+        place = path.resolve()
+        if first := seen.get(place):
+            warnings.warn(f"{path} is the same run as {first}: it is counted once", stacklevel=2)
+        seen.setdefault(place, path)
+    return [load(path) for path in seen.values()]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -7,17 +7,15 @@ A resolved config is a plain dict with every setting written out, as in `config.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from idiolect.core.fields import Checked, hints, hyper, make, members
 from idiolect.core.own_code import is_own
 from idiolect.errors import UserError, did_you_mean
+from idiolect.runs import strict_yaml
 from idiolect.simulation.schedule import Clock
 from idiolect.simulation.settings import SimulationOptions
 
@@ -54,17 +52,6 @@ SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.
 SETTINGS = tuple(RunConfig().as_dict())
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-3 as a string; people mean a number."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
-
-
 def resolve(
     file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> Config:
@@ -82,11 +69,14 @@ def resolve(
 def read_yaml(path: Path) -> Config:
     """Settings from a YAML file, such as the config.yaml of a run."""
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        with path.open(encoding="utf-8") as file:
+            loaded = strict_yaml.load(file.read(strict_yaml.MAX_CHARACTERS + 1))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not valid YAML: it is not text in UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path} must hold `key: value` lines such as `rounds: 50`")
     return loaded
@@ -99,9 +89,9 @@ def parse_set(item: str) -> Config:
     if not equals or not all(keys):
         raise UserError(f"--set takes key=value such as method.lr=0.05, got '{item}'")
     try:
-        value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
-        raise UserError(f"--set {path}: '{text}' is not a YAML value") from None
+        value = strict_yaml.load(text)
+    except ValueError as error:
+        raise UserError(f"--set {path}: '{text}' is not a YAML value: {error}") from None
     for key in reversed(keys):
         value = {key: value}
     return dict(value)
@@ -156,7 +146,7 @@ def changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tu
 
 def dump(config: Config) -> str:
     """The text of config.yaml."""
-    return yaml.safe_dump(config, sort_keys=False, default_flow_style=None, allow_unicode=True)
+    return strict_yaml.dump(config)
 
 
 def label(*configs: Config) -> str:

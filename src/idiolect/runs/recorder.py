@@ -58,9 +58,10 @@ class Recorder:
     def _check_inputs(self) -> None:
         with suppress(OSError, json.JSONDecodeError):
             env = json.loads((self.out / "env.json").read_text(encoding="utf-8"))
-            for name, digest in fingerprints(self.config).items():
+            for name, digest in fingerprints(self.config, self.sim).items():
                 if env.get("inputs", {}).get(name, digest) != digest:
-                    raise UserError(f"{name}: {self.config[name]} changed since the run started")
+                    what = self.config["data"]["name"] if name == "data" else self.config[name]
+                    raise UserError(f"{name}: {what} changed since the run started; put it back")
 
     def _forget_later_rounds(self) -> None:
         for number in checkpoint.rounds(self.out / "checkpoint"):
