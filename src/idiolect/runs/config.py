@@ -56,14 +56,51 @@ def resolve(
     file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> Config:
     """Defaults < file < flags and sets, checked and complete."""
-    _refuse_contradictions(flags or {}, sets)
-    config = RunConfig().as_dict()
-    if file is not None:
-        _merge(config, read_yaml(file))
-    _merge(config, flags or {})
-    for item in sets:
-        _merge(config, parse_set(item))
-    return complete(config)
+    flags = flags or {}
+    _refuse_contradictions(flags, sets)
+    below = {} if file is None else read_yaml(file)
+    above = [flags, *map(parse_set, sets)]
+    try:
+        return complete(_layered(below, *above))
+    except UserError as error:
+        if below and _mistake(below, *map(_names, above)) == str(error):
+            raise UserError(f"{file}: {error}") from None
+        raise
+
+
+def check(config: Config, file: Path) -> None:
+    """Refuse a resolved config that was damaged since it was written to `file`."""
+    for key in SETTINGS:
+        if key not in config and key != "keep":  # which older configs do not have
+            raise UserError(f"{file} lacks '{key}'; put it back")
+    if mistake := _mistake(config):
+        raise UserError(f"{file}: {mistake}")
+
+
+def _layered(*layers: Mapping[str, Any]) -> Config:
+    """The layers over the defaults; options without a name are for what is chosen in the end."""
+    default = RunConfig().as_dict()
+    config = {**default, **{section: {} for section in SECTIONS}}
+    for layer in layers:
+        _merge(config, layer)
+    return config | {section: {**default[section], **config[section]} for section in SECTIONS}
+
+
+def _mistake(*layers: Mapping[str, Any]) -> str:
+    """The error of these layers, if they have one."""
+    try:
+        complete(_layered(*layers))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _names(layer: Mapping[str, Any]) -> Config:
+    """Of a layer only what it chooses by name."""
+    sections = {key: layer[key] for key in SECTIONS if key in layer}
+    named = {key: one["name"] if isinstance(one, Mapping) and "name" in one else one
+             for key, one in sections.items()}  # fmt: skip
+    return {key: name for key, name in named.items() if isinstance(name, str)}
 
 
 def read_yaml(path: Path) -> Config:
@@ -213,7 +250,8 @@ def _merge(config: Config, layer: Mapping[str, Any]) -> None:
             section = {"name": value} if isinstance(value, str) else value
             if not isinstance(section, Mapping):
                 raise UserError(f"{key} must be a name or a section with keys, got {value!r}")
-            renamed = section.get("name", config[key].get("name")) != config[key].get("name")
+            before = config[key].get("name")
+            renamed = before is not None and section.get("name", before) != before
             # Options of one split or method mean nothing to another.
             config[key] = dict(section) if renamed else {**config[key], **section}
         elif isinstance(value, Mapping):
