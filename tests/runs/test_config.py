@@ -159,7 +159,7 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path: Path, text: str, words: st
 def test_a_mistake_elsewhere_does_not(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("rounds: 3\n")
-    with pytest.raises(UserError, match="^seed must be"):
+    with pytest.raises(UserError, match=r"^seed must be"):
         config.resolve(file, {"method": {"name": "fedavg"}}, ["seed=-1"])
 
 
@@ -170,7 +170,9 @@ def test_numbers_and_words_are_those_of_yaml_1_2(text: str, value: object) -> No
     assert config.parse_set(f"method.x={text}") == {"method": {"x": value}}
 
 
-@pytest.mark.parametrize("word", ["1e3", "0o17", "010", "yes", "1:0", "~", "", "true", "<<", "a: b"])
+@pytest.mark.parametrize(
+    "word", ["1e3", "0o17", "010", "yes", "1:0", "~", "", "true", "<<", "a: b"]
+)
 def test_words_survive_being_written(tmp_path: Path, word: str) -> None:
     (tmp_path / "c.yaml").write_text(config.dump({"k": word, "v": [1e-5, 5e-324, 1e22]}))
     assert config.read_yaml(tmp_path / "c.yaml") == {"k": word, "v": [1e-5, 5e-324, 1e22]}

@@ -9,6 +9,7 @@ import yaml
 
 from idiolect.data.datasets.digits import Digits
 from idiolect.runs import build, directory
+from idiolect.runs import config as settings
 from tests.cli.calls import TINY, call
 
 SMALL = ["--clients", "4", "--rounds", "2", "--model", "linear"]
@@ -148,3 +149,17 @@ def _files(folder: str) -> dict[str, Path]:
     return {
         str(path.relative_to(folder)): path for path in Path(folder).rglob("*") if path.is_file()
     }
+
+
+@pytest.mark.parametrize("key", ["seed", "method", "rounds", "save_models"])
+def test_a_config_that_lost_a_key_is_refused(key: str) -> None:
+    assert call("run", "fedavg", *TINY, "--out", "r").exit_code == 0
+    Path("r/summary.json").unlink()
+    config = directory.read_config(Path("r"))
+    del config[key]
+    Path("r/config.yaml").write_text(settings.dump(config))
+    sealed = call("resume", "r")
+    assert sealed.exit_code == 2 and "was edited" in sealed.stderr and key in sealed.stderr
+    Path("r/seal.json").unlink()
+    result = call("resume", "r")
+    assert result.exit_code == 2 and f"r/config.yaml lacks '{key}'" in result.stderr

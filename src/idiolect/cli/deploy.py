@@ -10,12 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.options import path as as_path
 from idiolect.cli.run import show
 from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
 KeysFolder = Annotated[
-    Path | None, typer.Option("--keys", help="Folder with certificates and node keys.")
+    Path | None,
+    typer.Option("--keys", parser=as_path, help="Folder with certificates and node keys."),
 ]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
@@ -41,7 +43,8 @@ def server(
     clients: Annotated[int | None, typer.Option(help="Number of clients, ids 0 to N-1.")] = None,
     out: Out = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Continue a run after a stop or crash.")
+        Path | None,
+        typer.Option(metavar="RUN", parser=as_path, help="Continue a run after a stop or crash."),
     ] = None,
     keys: KeysFolder = None,
     insecure: Insecure = False,
@@ -137,13 +140,19 @@ def client(
     data: Annotated[
         str, typer.Option(help="Own data: .npz file, folder of .npy files, or module:function.")
     ],
-    state: Annotated[Path, typer.Option(help="Folder for this client's private state.")],
+    state: Annotated[
+        Path, typer.Option(parser=as_path, help="Folder for this client's private state.")
+    ],
     classes: Annotated[
         str | None,
         typer.Option(help="The federation's classes: how many, names (a,b,c), or a file of names."),
     ] = None,
-    ca: Annotated[Path | None, typer.Option(help="The federation's ca.pem.")] = None,
-    key: Annotated[Path | None, typer.Option(help="This client's private key.")] = None,
+    ca: Annotated[
+        Path | None, typer.Option(parser=as_path, help="The federation's ca.pem.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(parser=as_path, help="This client's private key.")
+    ] = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
     model: Annotated[
@@ -189,7 +198,9 @@ def client(
 
 @commands.command(epilog=examples(MAKE_KEYS, "idiolect keys mine --client 2"))
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Folder for certificates and keys.")],
+    folder: Annotated[
+        Path, typer.Argument(parser=as_path, help="Folder for certificates and keys.")
+    ],
     host: Annotated[
         list[str] | None,
         typer.Option(help="Name or address sites reach the server by; repeatable."),

@@ -10,6 +10,7 @@ import typer
 
 from idiolect.cli import screen
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.options import path as as_path
 
 commands = typer.Typer()
 
@@ -54,17 +55,23 @@ def run(
     )
 )
 def resume(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of an unfinished run.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", parser=as_path, help="Directory of an unfinished run."),
+    ],
     allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Continue an unfinished run from its last checkpoint, as if it had never stopped."""
     from idiolect.cli.live_line import LiveLine
+    from idiolect.runs import config as settings
     from idiolect.runs import directory, seal
     from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
 
     config = directory.read_config(path)
+    if seal.read(path) is None:  # else any change of it is found by the seal
+        settings.check(config, path / "config.yaml")
     if directory.state(path, config) == "finished":
         print(f"{path} is already finished", file=sys.stderr)
     build = builder(config, seal.approved(path, config) | {*(allow_code or ())}, path)

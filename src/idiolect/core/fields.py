@@ -260,7 +260,7 @@ def _converted(value: Any, hint: Any) -> Any:
         return dict(value)
     if isinstance(hint, type) and issubclass(hint, Checked):
         return hint.of(value)
-    if hint is Path and isinstance(value, str):
+    if hint is Path and isinstance(value, str) and value and "\0" not in value:
         return Path(value)
     if hint is float and type(value) is int:
         return float(value)

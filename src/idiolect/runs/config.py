@@ -177,7 +177,7 @@ def changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tu
         return {}
     before, after = _flat(was), _flat(now)
     keys = dict.fromkeys([*before, *after])
-    both = {key: (before.get(key), after.get(key)) for key in keys if key != "keep"}
+    both = {k: (before.get(k, "missing"), after.get(k, "missing")) for k in keys if k != "keep"}
     return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
 
 

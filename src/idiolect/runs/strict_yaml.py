@@ -7,7 +7,6 @@ the YAML 1.2 core schema, and everything that could be misread is an error.
 
 import math
 import re
-from collections.abc import Hashable
 from typing import Any
 
 import yaml
@@ -28,8 +27,6 @@ WORD_TYPES = {
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, Any] = {}
-    yaml_constructors: dict[Any, Any] = {}
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -42,21 +39,8 @@ class _Loader(yaml.SafeLoader):
         self.depth -= 1
         return node
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        made: dict[Hashable, Any] = {}
-        for key_node, value_node in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float):
-                raise _error("a key must be a word", key_node)
-            if key in made:
-                raise _error(f"the key '{key}' is there twice; keep one", key_node)
-            made[key] = self.construct_object(value_node, deep=True)
-        return made
-
 
 class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers: dict[str, Any] = {}
-
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -66,7 +50,7 @@ def load(text: str) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"it is longer than {MAX_CHARACTERS:,} characters")
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader that knows less
+        return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
@@ -114,6 +98,24 @@ def _word(loader: _Loader, node: Any) -> str:
     return text
 
 
+def _list(loader: _Loader, node: Any) -> list[Any]:
+    return loader.construct_sequence(node, deep=True)
+
+
+def _mapping(loader: _Loader, node: Any) -> dict[Any, Any]:
+    if not isinstance(node, yaml.MappingNode):  # tagged by hand: `!!map x`
+        raise _error("it has no keys", node)
+    made: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float):
+            raise _error("a key must be a word", key_node)
+        if key in made:
+            raise _error(f"the key '{key}' is there twice; keep one", key_node)
+        made[key] = loader.construct_object(value_node, deep=True)
+    return made
+
+
 def _text(loader: _Loader, node: Any, kind: str) -> str:
     """The text of a scalar; it may be tagged by hand as what it is not: `!!int x`."""
     text = str(loader.construct_scalar(node))
@@ -130,6 +132,9 @@ def _error(problem: str, at: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
 
 
+_Loader.yaml_implicit_resolvers = {}
+_Loader.yaml_constructors = {}
+_Dumper.yaml_implicit_resolvers = {}
 for _kind, (_pattern, _first) in WORD_TYPES.items():
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(
@@ -140,6 +145,6 @@ _Loader.add_constructor("tag:yaml.org,2002:bool", _bool)
 _Loader.add_constructor("tag:yaml.org,2002:int", _int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _float)
 _Loader.add_constructor("tag:yaml.org,2002:str", _word)
-_Loader.add_constructor("tag:yaml.org,2002:seq", yaml.SafeLoader.construct_yaml_seq)
-_Loader.add_constructor("tag:yaml.org,2002:map", yaml.SafeLoader.construct_yaml_map)
+_Loader.add_constructor("tag:yaml.org,2002:seq", _list)
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 _Loader.add_constructor(None, _unknown)
