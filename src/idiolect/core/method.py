@@ -126,6 +126,7 @@ class Server(dict[str, Any]):
         self.clients = list(clients)  # all that may take part
         self.sizes = sizes  # training samples of those that do, by id
         self.round = round  # 0-based, as t in the papers
+        self.expected: float | None = None  # clients per round, where that is known beforehand
         self.logs: Tree = {}
 
     @property
@@ -212,6 +213,12 @@ class Method(Checked, ABC):
     def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
         """A client's late work reaches the server: the client sees the present `down` first."""
         return up, mine
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether clients whose late work arrives do something about it: they are sent a message
+        then, and tested."""
+        return type(self).rejoin is not Method.rejoin
 
     @abstractmethod
     def aggregate(self, server: Server, ups: Ups) -> None:

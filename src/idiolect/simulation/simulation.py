@@ -79,6 +79,9 @@ class Simulation:
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
         begin = self.start_tree
         self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
+        if not (schedule is not None or stragglers or clock):
+            drawn = Participation.of(participation)
+            self.server.expected = drawn.expected(len(sizes))
         self.mine = Table(partial(_client_init, method, self.engine, begin, own))
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
@@ -226,7 +229,7 @@ class Simulation:
             return {}
         ids = list(late)
         up = self.engine.to_device(tree.pile([self.pending.pop(i)[1] for i in ids]))
-        if type(self.method).rejoin is not Method.rejoin:
+        if self.method.rejoins:
             down = self._sent(self.method.download_late(self.server, ids, list(late.values())))
             result.bytes_down += down.nbytes(len(ids))
             seen = down.stacked(len(ids))
