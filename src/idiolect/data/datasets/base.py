@@ -142,10 +142,11 @@ class Dataset(Named):
     def _check(self, columns: Columns, found: Found) -> None:
         x, y = columns["x"], columns["y"]
         self._check_rows(columns, found)
-        if x.shape != (len(y), *self.shape):
+        shape = type(self).shape  # as in the files: an option may make other images of them
+        if x.shape != (len(y), *shape):
             raise UserError(
                 f"{self.name} in {found.where}: samples have shape {list(x.shape[1:])},"
-                f" expected {list(self.shape)}"
+                f" expected {list(shape)}"
             )
         if len(y) and (y.min() < 0 or y.max() >= self.n_classes):
             raise UserError(
