@@ -126,6 +126,7 @@ class Server(dict[str, Any]):
         self.clients = list(clients)  # all that may take part
         self.sizes = sizes  # training samples of those that do, by id
         self.round = round  # 0-based, as t in the papers
+        self.expected: float | None = None  # clients per round, where that is known beforehand
         self.logs: Tree = {}
 
     @property

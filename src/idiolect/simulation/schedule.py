@@ -59,6 +59,15 @@ class Participation(Checked):
             return "full"
         return f"binomial:{self.rate:g}" if self.kind == "binomial" else f"{self.rate:g}"
 
+    def expected(self, clients: int) -> float:
+        """How many of so many clients take part in a round: the number, or its mean."""
+        if self.kind == "full" or self.rate == 1:
+            return clients
+        return self.rate * clients if self.kind == "binomial" else self._count(clients)
+
+    def _count(self, clients: int) -> int:
+        return max(1, int(self.rate * clients + 1e-9))
+
     def draw(self, clients: Sequence[int], seed: int, round: int) -> list[int]:
         """int(rate * N) clients without replacement, or each with probability `rate`."""
         if self.kind == "full" or self.rate == 1:
@@ -68,7 +77,7 @@ class Participation(Checked):
             return [
                 i for i, u in zip(clients, draw.random(len(clients)), strict=True) if u < self.rate
             ]
-        count = max(1, int(self.rate * len(clients) + 1e-9))
+        count = self._count(len(clients))
         return sorted(int(i) for i in draw.choice(list(clients), count, replace=False))
 
 

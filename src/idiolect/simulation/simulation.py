@@ -79,6 +79,9 @@ class Simulation:
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
         begin = self.start_tree
         self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
+        if not (schedule is not None or stragglers or clock):
+            drawn = Participation.of(participation)
+            self.server.expected = drawn.expected(len(sizes))
         self.mine = Table(partial(_client_init, method, self.engine, begin, own))
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
