@@ -214,6 +214,12 @@ class Method(Checked, ABC):
         """A client's late work reaches the server: the client sees the present `down` first."""
         return up, mine
 
+    @property
+    def rejoins(self) -> bool:
+        """Whether clients whose late work arrives do something about it: they are sent a message
+        then, and tested."""
+        return type(self).rejoin is not Method.rejoin
+
     @abstractmethod
     def aggregate(self, server: Server, ups: Ups) -> None:
         """Server work on what arrived: changes `server`."""

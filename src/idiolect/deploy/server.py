@@ -157,7 +157,7 @@ class FederationServer:
 
     def _take_late(self, t: int, result: Round) -> None:
         """Use late work; first show its client the present, if the method wants that."""
-        rejoins = type(self.method).rejoin is not Method.rejoin
+        rejoins = self.method.rejoins
         for client, work in sorted(self.arrivals.late.items()):
             if rejoins:
                 result.bytes_down += self.requests.rejoin(client, work.since, t, self._tests(t))

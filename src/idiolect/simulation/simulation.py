@@ -229,7 +229,7 @@ class Simulation:
             return {}
         ids = list(late)
         up = self.engine.to_device(tree.pile([self.pending.pop(i)[1] for i in ids]))
-        if type(self.method).rejoin is not Method.rejoin:
+        if self.method.rejoins:
             down = self._sent(self.method.download_late(self.server, ids, list(late.values())))
             result.bytes_down += down.nbytes(len(ids))
             seen = down.stacked(len(ids))
