@@ -19,8 +19,9 @@ class Federation:
     """N clients and their samples. Every sample is stored once, in `x` and `y`; the training,
     validation and test part of a client are tensors of row numbers.
 
-    `x` is uint8 (a model sees x / 255) or floating point, [M, C, H, W] for images and [M, D] for
-    vectors. `mean` and `std` are per channel and apply after the division by 255.
+    `x` is uint8 (a model sees x / 255), floating point, or int64 (tokens: a model that can sees
+    them as they are, another as floating point), [M, C, H, W] for images and [M, D] for vectors.
+    `mean` and `std` are per channel and apply after the division by 255.
     """
 
     x: Tensor
@@ -90,8 +91,10 @@ class Federation:
         x, y = self.x, self.y
         if x.ndim < 2:
             raise UserError(f"x must be [M, D] or [M, C, H, W], got shape {tuple(x.shape)}")
-        if x.dtype != torch.uint8 and not x.is_floating_point():
-            raise UserError(f"x must be uint8 or floating point, got {x.dtype}; convert it first")
+        if x.dtype not in (torch.uint8, torch.int64) and not x.is_floating_point():
+            raise UserError(
+                f"x must be uint8, int64 or floating point, got {x.dtype}; convert it first"
+            )
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise UserError(
                 f"y must be int64 of shape [{len(x)}] as x has {len(x)} samples,"
@@ -257,7 +260,7 @@ def _pair(i: int, part: str, client: Mapping[str, Any]) -> tuple[Tensor, Tensor]
     if len(x) != len(y):
         raise UserError(f"client {i}: x_{part} has {len(x)} samples, y_{part} {len(y)} labels")
     if x.dtype != torch.uint8 and not x.is_floating_point():
-        x = x.to(torch.float32)
+        x = x.to(torch.int64)
     return x, y.to(torch.int64)
 
 

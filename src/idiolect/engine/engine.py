@@ -27,6 +27,24 @@ from idiolect.engine.ranks import CPU, Ranks, by_itself
 from idiolect.engine.samples import Part, Samples, SampleWindow
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal
 from idiolect.engine.threads import ClientThreads, Nets
+from idiolect.errors import UserError
+
+
+def takes_whole_numbers(module: nn.Module, x: Tensor) -> bool:
+    """Whether the samples are whole numbers that the network can take as they are (tokens), tried;
+    otherwise it will see them as floating point."""
+    if x.dtype != torch.int64:
+        return False
+    with torch.no_grad():
+        try:
+            deepcopy(module).eval()(x[:2])
+        except RuntimeError:
+            return False
+        except IndexError:
+            raise UserError(
+                f"samples hold tokens up to {int(x.max())}, more than the model's embedding has"
+            ) from None
+    return True
 
 
 class Engine(ABC):
@@ -49,7 +67,8 @@ class Engine(ABC):
         """`keys` gives the (seed, client) that each client's randomness is keyed by, where several
         federations share the engine. `away`: samples stay in host memory until clients work on
         them."""
-        self.samples = (SampleWindow if away else Samples)(federation, device, dtype)
+        whole = federation.mean is None and takes_whole_numbers(module, federation.x)
+        self.samples = (SampleWindow if away else Samples)(federation, device, dtype, whole)
         self.device, self.dtype = device, dtype
         self.keys = keys or [(seed, i) for i in range(federation.n_clients)]
         module = deepcopy(module).to(device, dtype)

@@ -8,6 +8,7 @@ from torch import nn
 from idiolect.engine.layers.conv import Conv2d
 from idiolect.engine.layers.linear import StackedLinear
 from idiolect.engine.layers.pool import MaxPool2d
+from idiolect.engine.layers.recurrent import Recurrent
 from idiolect.engine.layers.stack_function import fused
 
 
@@ -23,6 +24,8 @@ def install(module: nn.Module, device: torch.device) -> None:
         for kind in better:
             if kind.replaces(layer):
                 layer.__class__ = kind
+        if Recurrent.replaces(layer):
+            layer.__class__ = Recurrent.of(type(layer))
 
 
 def _pool_first(layers: nn.Sequential) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack
 
 from idiolect.engine.layers.autotune import AUTOTUNER, about
-from idiolect.engine.layers.stack_function import Stacked, fused, precision
+from idiolect.engine.layers.stack_function import Stacked, fused, in_transform, precision
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
 
@@ -34,7 +33,7 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 3:  # one sample without a batch axis
             return self.forward(x[None]).squeeze(0)
-        if not x.is_cuda and peek_interpreter_stack() is None:  # inside no vmap: one client
+        if not x.is_cuda and not in_transform():  # one client
             w = _pixels(self.weight)
             return F.conv2d(_pixels(x), w, self.bias, self.stride, self.padding, self.dilation)
         how = (self.stride, self.padding, self.dilation)
