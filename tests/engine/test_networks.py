@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods
+from idiolect.core.method import cross_entropy
 from idiolect.data import Federation
 from idiolect.errors import UserError
 from tests.conftest import ragged_federation, run, simulation
@@ -292,3 +293,31 @@ def test_a_token_the_embedding_does_not_have_is_named() -> None:
     federation.x[0, 0] = 99
     with pytest.raises(UserError, match="tokens up to 99"):
         simulation(methods.build(SHORT), federation, net, 1)
+
+
+@pytest.mark.parametrize("form", ["first_order", "exact"])
+@pytest.mark.parametrize("name", ["gru", "lstm", "attention, causal", "attention, masked"])
+def test_second_order_methods(name: str, form: str) -> None:
+    agree(SEQUENCES[name], IMAGES, name="per_fedavg", form=form)
+
+
+@pytest.mark.parametrize("name", ["gru", "attention", "multihead"])
+def test_squared_gradients_of_every_sample(name: str) -> None:
+    net = seeded(SEQUENCES[name])  # type: ignore[arg-type]
+    found = []
+    for engine in ("loop", "stacked"):
+        sim = simulation(methods.build("local"), IMAGES, net, 1, engine=engine)
+        found.append(_squares(sim))
+    assert torch.allclose(*found, rtol=1e-9, atol=0)
+
+
+def _squares(sim: Any) -> Tensor:
+    def of(k: int, ids: list[int]) -> Tensor:
+        start = {n: v.expand(k, *v.shape).clone() for n, v in sim.start_tree.items()}
+        local = sim.engine.local(ids, 0)
+        done: Tensor = local.squared_grad(cross_entropy, start, per_sample=True, batch_size=4)[0]
+        return done
+
+    if sim.engine.name == "stacked":
+        return of(3, [0, 1, 2])
+    return torch.cat([of(1, [i]) for i in (0, 1, 2)])

@@ -11,7 +11,7 @@ Letters in the names and comments of this package:
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -23,6 +23,7 @@ from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.engine import memory
+from idiolect.engine.layers import functions
 from idiolect.engine.ranks import CPU, Ranks, by_itself
 from idiolect.engine.samples import Part, Samples, SampleWindow
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal
@@ -75,6 +76,10 @@ class Engine(ABC):
         self.net = Net(module)
         self.train_net = Net(module, training=True)
         self.nets: Nets = (self.net, self.train_net)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for net in self.nets:
+                if functions.needed(partial(self._try, net)):
+                    net.around = functions.BetterFunctions
         self.ranks = Ranks.current()
         meter = memory.CudaMeter if device.type == "cuda" else memory.Meter
         self.chunks = memory.Chunks(meter(device))
@@ -146,6 +151,13 @@ class Engine(ABC):
 
     def _sizes(self, ids: Sequence[int], part: Part) -> list[int]:
         return [len(self.samples.parts[part][i]) for i in ids]
+
+    @torch.no_grad()
+    def _try(self, net: Net) -> None:
+        """Compute two samples, whatever comes out."""
+        params = {n: v.clone() for n, v in net.module.state_dict().items()}
+        x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
+        net({n: params[n] for n in net.names}, x)
 
     # --- memory ---
 

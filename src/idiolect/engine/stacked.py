@@ -1,7 +1,6 @@
 """All clients of a round in one kernel, or as many as fit; `stacked_local.py` has what they do."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from idiolect.core.tree import Tree
 from idiolect.engine import layers
 from idiolect.engine.cuda_graphs import CapturedSteps
 from idiolect.engine.engine import Engine
-from idiolect.engine.layers import conv, functions
+from idiolect.engine.layers import conv
 from idiolect.engine.samples import Part, SampleWindow
 from idiolect.engine.samples_local import EVAL_BATCH
 from idiolect.engine.stacked_local import StackedLocal
@@ -35,9 +34,6 @@ class StackedEngine(Engine):
         super().__init__(*args, **options)
         for net in (self.net, self.train_net):
             layers.install(net.module, self.device)
-            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-                if functions.needed(partial(self._try, net)):
-                    net.around = functions.StackedFunctions
         self.narrow = self._large_images()
         if self.narrow:
             threads = torch.get_num_threads() if self._can_use_threads() else 1
@@ -82,13 +78,6 @@ class StackedEngine(Engine):
             before = torch.get_rng_state()
             self._try(self.train_net)
             return not torch.equal(before, torch.get_rng_state())
-
-    @torch.no_grad()
-    def _try(self, net: Net) -> None:
-        """Compute two samples, whatever comes out."""
-        params = {n: v.clone() for n, v in net.module.state_dict().items()}
-        x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
-        net({n: params[n] for n in net.names}, x)
 
     @torch.no_grad()
     def _evaluate_here(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:

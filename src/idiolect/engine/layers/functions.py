@@ -43,8 +43,8 @@ class _Seen(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class StackedFunctions(TorchFunctionMode):
-    """Inside, calls of these functions that see a stack of clients take the better way."""
+class BetterFunctions(TorchFunctionMode):
+    """Inside, calls of these functions in `vmap` or `grad` take the better way."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
