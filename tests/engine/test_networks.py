@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from idiolect import methods
 from idiolect.core.method import cross_entropy
 from idiolect.data import Federation
+from idiolect.engine import cuda_graphs
+from idiolect.engine.cuda_graphs import CapturedSteps
 from idiolect.errors import UserError
 from tests.conftest import ragged_federation, run, simulation
 from tests.engine.engines import LOCAL, assert_agree
@@ -131,6 +133,22 @@ class Text(nn.Module):
         return logits
 
 
+class FrozenConvolutions(nn.Module):
+    """Convolutions that do not train, one of them in one dimension, and a trained layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.body = nn.Conv1d(12, 12, 3, padding=1), nn.Conv2d(1, 12, (3, 12))
+        for p in [*self.flat.parameters(), *self.body.parameters()]:
+            p.requires_grad_(False)
+        self.mix = nn.Linear(12, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.flat(self.mix(x)))
+        out: Tensor = self.body(h[:, None])[..., 0].mT
+        return out
+
+
 class LowRank(nn.Module):
     """A frozen layer with a trained difference of low rank."""
 
@@ -197,6 +215,7 @@ SEQUENCES: dict[str, Callable[[], nn.Module]] = {
     "encoder": lambda: OnRows(nn.TransformerEncoder(encoder(), 2, enable_nested_tensor=False)),
     "layer norm": lambda: OnRows(nn.Sequential(nn.Linear(12, 12), nn.LayerNorm(12))),
     "rms norm": lambda: OnRows(nn.Sequential(nn.Linear(12, 12), nn.RMSNorm(12))),
+    "frozen convolutions": lambda: OnRows(FrozenConvolutions()),
     "low rank": lambda: OnRows(LowRank()),
     "conv1d": lambda: Images(
         6, nn.Conv1d(12, 6, 3, padding=1, stride=2), nn.GELU(), nn.Conv1d(6, 6, 3, groups=3),
@@ -235,6 +254,11 @@ TEXTS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _capture_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "MIN_STEPS_TO_CAPTURE", 1)
+
+
 def agree(kind: Callable[[], nn.Module], federation: Federation, **settings: Any) -> None:
     net = seeded(kind)  # type: ignore[arg-type]
     method = methods.build({**SHORT, **settings})
@@ -242,11 +266,17 @@ def agree(kind: Callable[[], nn.Module], federation: Federation, **settings: Any
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         stacked = run(method, federation, net, 2, engine="stacked")
+        captured = simulation(method, federation, net, 2)  # as on a GPU
+        captured.engine.captured_steps = steps = CapturedSteps(captured.engine.samples)
+        captured.step()
+        captured.step()
     assert stacked.engine.name == "stacked"
+    assert steps.captured
     start, end = net.state_dict(), loop.personal_model(0)
     still = [n for n in loop.engine.net.weights if torch.equal(start[n].double(), end[n])]
     assert not still, f"{still} did not train"
     assert_agree(loop, stacked)
+    assert_agree(loop, captured)
 
 
 @pytest.mark.parametrize("name", SEQUENCES)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, peek_interpreter_stack
+from torch._C._functorch import TransformType, is_batchedtensor, peek_interpreter_stack
 from torch.autograd import Function
 
 
@@ -42,6 +42,12 @@ def in_vmap() -> bool:
     differentiated again inside."""
     innermost = peek_interpreter_stack()
     return innermost is not None and innermost.key() == TransformType.Vmap
+
+
+def same_for_all(weight: Tensor, x: Tensor) -> bool:
+    """Whether every client has the same (frozen) weights: then one product of all samples is
+    better than one of each client's."""
+    return is_batchedtensor(x) and not is_batchedtensor(weight)
 
 
 @cache
