@@ -23,8 +23,11 @@ class Samples:
     contents_version = 0  # changes when samples on the device are replaced by others
     storage_version = 0  # changes when `x` or `y` moves: what was captured on it is void
 
-    def __init__(self, federation: Federation, device: torch.device, dtype: torch.dtype):
-        self.device, self.dtype = device, dtype
+    def __init__(
+        self, federation: Federation, device: torch.device, dtype: torch.dtype, whole: bool = False
+    ):
+        """`whole`: the network takes the whole numbers of `x` (tokens) as they are."""
+        self.device, self.dtype, self.whole = device, dtype, whole
         self.x, self.y = self._stored(federation)
         self.labels = federation.y.numpy()
         self.classes = federation.classes
@@ -78,6 +81,8 @@ class Samples:
         return self._normalised(self.x[index])
 
     def _normalised(self, x: Tensor) -> Tensor:
+        if self.whole:
+            return x
         x = x.to(self.dtype)
         if self._scale is not None:
             x = x * self._scale
@@ -95,7 +100,8 @@ class Samples:
 
     def normalise(self) -> None:
         """Replace the inputs by what `inputs` makes of them; the numbers stay the same."""
-        if self.x.dtype == self.dtype and self._scale is None and self._shift is None:
+        done = self.x.dtype == self.dtype and self._scale is None and self._shift is None
+        if self.whole or done:
             return
         x = torch.empty(self.x.shape, dtype=self.dtype, device=self.device)
         rows = ROWS_NORMALISED_AT_ONCE
