@@ -27,9 +27,12 @@ A client
 Processes and security
     apps              Flower's ServerApp and ClientApp
     superlink         Flower's server on this machine
+    private_superlink … as the process that runs it, for this user's processes only
+    loopback_guard    which user a loopback connection comes from
     proxy             the one port that is open to others: the fleet's paths, nothing else
     processes         child processes and Flower's environment
     credentials       certificates and node keys
 
-Only `flower_transport`, `apps` and `worker` import Flower; only `worker` uses private parts of it.
+Only `flower_transport`, `apps`, `worker` and `private_superlink` import Flower; the last two use
+private parts of it.
 """
