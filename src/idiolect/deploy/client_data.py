@@ -87,8 +87,11 @@ def _read(path: Path) -> dict[str, Any]:
             if isinstance(file, np.ndarray):
                 raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
             return {name: file[name] for name in file.files if name in ARRAYS}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    except UserError:
+        raise
+    except Exception as error:  # a damaged archive or array may fail anywhere
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"cannot read {path}: {reason[:300]}; write it again") from None
 
 
 def _one_client(arrays: dict[str, Any], classes: Classes, where: str) -> Federation:
@@ -123,4 +126,10 @@ def _call(where: str, client: int) -> Any:
     except (ImportError, AttributeError) as error:
         raise UserError(f"cannot import --data {where}: {error}") from None
     wants = "client" in getattr(getattr(make, "__code__", None), "co_varnames", ())
-    return make(client=client) if wants else make()
+    try:
+        return make(client=client) if wants else make()
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"--data {where} failed: {reason[:300]}") from error

@@ -29,6 +29,11 @@ def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> None:
     files.write_json(folder / TERMS, terms.as_dict())
 
 
+def proxy_folder(run: Path) -> Path:
+    """Where the experiment and the proxy in front of it leave notes for one another."""
+    return run / FOLDER
+
+
 def read_terms(run: Path) -> FederationTerms:
     return FederationTerms(**json.loads((run / FOLDER / TERMS).read_text(encoding="utf-8")))
 

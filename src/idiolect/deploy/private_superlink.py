@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flwr.superlink import extensions
 from flwr.superlink.cli.flower_superlink import flower_superlink
-from starlette.middleware import Middleware
+from starlette.middleware import Middleware  # type: ignore[import-not-found]
 
 from idiolect.deploy import loopback_guard
 
