@@ -24,7 +24,7 @@ Insecure = Annotated[
 ]
 
 commands = typer.Typer()
-TERMS = ("minimum", "arrivals", "window", "timeout", "patience")
+TERMS = ("minimum", "arrivals", "window", "timeout", "repeat", "patience")
 MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
 
