@@ -206,7 +206,7 @@ def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Config:
     out: Config = {}
     for key, value in config.items():
-        inner = isinstance(value, Mapping)
+        inner = isinstance(value, Mapping) and bool(value)
         out |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return out
 
