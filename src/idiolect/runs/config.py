@@ -30,7 +30,7 @@ class RunConfig(SimulationOptions):
     method: dict = hyper({}, "method (idiolect list methods)")
     data: dict = hyper({"name": "digits"}, "dataset (idiolect list datasets)")
     split: dict = hyper({"name": "dirichlet"}, "how the data is split over clients")
-    model: dict = hyper({}, "network, or your own file.py:Class or module:Class; by dataset if not given")
+    model: dict = hyper({}, "network, or your own file.py:Class; by dataset if not given")
     checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
 
     def __post_init__(self) -> None:
