@@ -20,6 +20,11 @@ KeysFolder = Annotated[
     Path | None,
     typer.Option("--keys", parser=as_path, help="Folder with certificates and node keys."),
 ]
+State = Annotated[
+    Path, typer.Option(parser=as_path, help="Folder for this client's private state.")
+]
+Certificate = Annotated[Path | None, typer.Option(parser=as_path, help="The federation's ca.pem.")]
+PrivateKey = Annotated[Path | None, typer.Option(parser=as_path, help="This client's private key.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
 ]
@@ -141,19 +146,13 @@ def client(
     data: Annotated[
         str, typer.Option(help="Own data: .npz file, folder of .npy files, or module:function.")
     ],
-    state: Annotated[
-        Path, typer.Option(parser=as_path, help="Folder for this client's private state.")
-    ],
+    state: State,
     classes: Annotated[
         str | None,
         typer.Option(help="The federation's classes: how many, names (a,b,c), or a file of names."),
     ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(parser=as_path, help="The federation's ca.pem.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(parser=as_path, help="This client's private key.")
-    ] = None,
+    ca: Certificate = None,
+    key: PrivateKey = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
     model: Annotated[
