@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from idiolect import methods, models
-from idiolect.core import tree
+from idiolect.core import own_code, tree
 from idiolect.core.method import Down, Method
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
@@ -134,19 +134,25 @@ class Client:
         if key not in self._experiments:
             if not isinstance(config, dict):
                 raise Refused("the request carries no settings")
-            self._check_model_name(str(config["model"]["name"]))
+            name = self._accepted_model(str(config["model"]["name"]))
+            config = {**config, "model": {**config["model"], "name": name}}
             if len(self._experiments) >= MAX_CACHED_EXPERIMENTS:
                 self._experiments.pop(next(iter(self._experiments)))
             ours = [] if self.model is None else [self.model]
             self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device, ours)
         return self._experiments[key]
 
-    def _check_model_name(self, name: str) -> None:
-        """A model given as `module:Class` is imported: the site decides what runs at the site."""
-        if self.model is not None and name != self.model:
-            raise Refused(f"the server wants model {name}, this site runs {self.model}")
-        if ":" in name and self.model is None:
-            raise Refused(f"model {name} is code; start the client with --model {name} to allow it")
+    def _accepted_model(self, name: str) -> str:
+        """The model to build. Own code is loaded only as the site named it: `net.py:Net` is the
+        site's file of that name, wherever the server keeps its own."""
+        wanted = own_code.short(name)
+        if self.model is not None and wanted != own_code.short(self.model):
+            raise Refused(f"the server wants model {wanted}, this site runs {self.model}")
+        if own_code.is_own(name) and self.model is None:
+            raise Refused(
+                f"model {wanted} is code; start the client with --model {wanted} to allow it"
+            )
+        return self.model or name
 
     # --- requests ---
 
