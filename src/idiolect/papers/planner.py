@@ -20,7 +20,7 @@ SAMPLES_PER_SECOND = {"gpu": 60_000.0, "cpu": 2_000.0}  # until something was me
 
 
 @dataclass
-class Job:
+class CellJob:
     """Cells that are run together."""
 
     results: Results
@@ -53,7 +53,7 @@ class Missing:
     """The cells of a recipe by what stands between them and a number."""
 
     done: list[Cell]
-    jobs: list[Job]
+    jobs: list[CellJob]
     no_data: list[tuple[Cell, str]]
     broken: list[Cell]
 
@@ -79,7 +79,7 @@ def missing(results: Results, cells: Sequence[Cell], out: Path) -> Missing:
                 together.setdefault(key, []).append(cell)
     for members in together.values():
         outs = [run_directory(out, cell.config) for cell in members]
-        found.jobs.append(Job(results, members, outs))
+        found.jobs.append(CellJob(results, members, outs))
     return found
 
 
@@ -99,7 +99,7 @@ def without_data(config: Config) -> str:
     return str(dataset.not_found())
 
 
-def estimate(jobs: Sequence[Job], records: Sequence[Record], on_gpu: bool) -> None:
+def estimate(jobs: Sequence[CellJob], records: Sequence[Record], on_gpu: bool) -> None:
     """Set each job's seconds: from the speed of recorded runs like it, else from its samples."""
     known = [r for r in records if _is_gpu(r) == on_gpu and r.seconds > 0]
     for job in jobs:
@@ -109,11 +109,11 @@ def estimate(jobs: Sequence[Job], records: Sequence[Record], on_gpu: bool) -> No
         job.seconds *= len(job.seeds)
 
 
-def ordered(jobs: Sequence[Job], values: Mapping[str, Values]) -> list[Job]:
+def ordered(jobs: Sequence[CellJob], values: Mapping[str, Values]) -> list[CellJob]:
     """The most informative first: again and again the open claim that is cheapest to complete.
     Columns a recipe lists as `first` come before its others, cells of no claim last."""
     left = list(jobs)
-    out: list[Job] = []
+    out: list[CellJob] = []
     recipes = {job.recipe.name: job.recipe for job in jobs}
     quick = any(job.results.quick for job in jobs)
     open_claims = [
@@ -164,12 +164,12 @@ def _speed(config: Config, records: Sequence[Record]) -> tuple[float | None, boo
     return None, False
 
 
-def _is_first(job: Job) -> bool:
+def _is_first(job: CellJob) -> bool:
     first = job.recipe.first
     return not first or any(column in first for _, column in job.places)
 
 
-def _is_extra(job: Job) -> bool:
+def _is_extra(job: CellJob) -> bool:
     return all(job.recipe.row(row).extra for row, _ in job.places)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from idiolect.errors import UserError
 from idiolect.papers import cell_list
-from idiolect.papers.planner import Job
+from idiolect.papers.planner import CellJob
 from idiolect.papers.worker_pool import WorkerPool, WorkerProcess
 from idiolect.runs import directory
 
@@ -33,7 +33,7 @@ class RecipeProgress:
 class Outcome:
     """What came of the jobs."""
 
-    left: list[Job] = field(default_factory=list)  # not started, or stopped and to be continued
+    left: list[CellJob] = field(default_factory=list)  # not started, or stopped and to be continued
     failed: list[tuple[str, str]] = field(default_factory=list)
     interrupted: bool = False
     out_of_time: bool = False
@@ -44,7 +44,7 @@ class Runner:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[CellJob],
         processes: int = 1,
         budget: float | None = None,
         progress: RecipeProgress | None = None,
@@ -117,7 +117,7 @@ class Runner:
                 continue
             self.pool.give(job)
 
-    def _fitting(self) -> Job | None:
+    def _fitting(self) -> CellJob | None:
         """The first job that can be finished in time, as far as that is known."""
         if self.deadline is None:
             return self.todo[0]
@@ -153,7 +153,7 @@ class Runner:
             self.outcome.left.append(job)
         worker.job = None
 
-    def _record(self, job: Job, seconds: float) -> None:
+    def _record(self, job: CellJob, seconds: float) -> None:
         self.estimated_done += job.seconds
         try:
             job.results.add(job.cells, job.outs)
@@ -166,7 +166,7 @@ class Runner:
             shutil.rmtree(out / "checkpoint", ignore_errors=True)
         self.progress.note(f"{job.label}: done in {clock(seconds)}  ({self.finished}/{self.total})")
 
-    def _failed(self, job: Job, reason: str, again: bool = False) -> None:
+    def _failed(self, job: CellJob, reason: str, again: bool = False) -> None:
         if again and job.tries + 1 < TRIES:
             # One run of a stack may have failed for all, and a stack may have been too large.
             self.progress.note(f"{job.label}: {reason}; trying again, one run at a time")
@@ -185,12 +185,12 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _apart(job: Job) -> list[Job]:
+def _apart(job: CellJob) -> list[CellJob]:
     by_out: dict[Path, list[int]] = {}
     for k, out in enumerate(job.outs):
         by_out.setdefault(out, []).append(k)
     return [
-        Job(
+        CellJob(
             job.results,
             [job.cells[k] for k in places],
             [out] * len(places),
@@ -202,7 +202,7 @@ def _apart(job: Job) -> list[Job]:
     ]
 
 
-def _check(job: Job) -> None:
+def _check(job: CellJob) -> None:
     """Directories that hold something else are found before a process is busy with them."""
     for cell, out in zip(job.cells, job.outs, strict=True):
         directory.state(out, cell.config)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idiolect.papers.planner import Job
+from idiolect.papers.planner import CellJob
 
 SAVING = 120.0  # seconds a worker gets to save its runs after the round under way
 
@@ -29,7 +29,7 @@ class WorkerProcess:
 
     process: subprocess.Popen[str]
     log: Path
-    job: Job | None = None
+    job: CellJob | None = None
     round: int = 0
     rounds: int = 1
     began: float = field(default_factory=time.monotonic)
@@ -61,7 +61,7 @@ class WorkerPool:
     def free(self) -> bool:
         return len(self.running) < self.size
 
-    def give(self, job: Job) -> None:
+    def give(self, job: CellJob) -> None:
         """Start a job in an idle worker, or in a new one."""
         idle = [worker for worker in self.workers if worker.job is None]
         worker = idle[0] if idle else self._start()
