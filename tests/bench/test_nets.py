@@ -35,7 +35,7 @@ def test_a_network_that_fails_leaves_the_others(
     def broken(small: bool) -> Any:
         raise RuntimeError("out\nof order")
 
-    monkeypatch.setitem(net_zoo.ZOO, "mlp", net_zoo.Entry(broken))
+    monkeypatch.setitem(net_zoo.ZOO, "mlp", net_zoo.NetEntry(broken))
     out = tmp_path / "nets.json"
     command = ["bench", "nets", "--quick", "--device", "cpu", "--only", "mlp,gru", "--out"]
     done = CliRunner().invoke(app, [*command, str(out)])

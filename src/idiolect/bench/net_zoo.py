@@ -15,7 +15,7 @@ WORDS, SENTENCE = 8192, 64
 
 
 @dataclass(frozen=True)
-class Entry:
+class NetEntry:
     """How to build a network, and what one sample is; `build(True)` is a small one of its kind."""
 
     build: Callable[[bool], nn.Module]
@@ -39,7 +39,7 @@ def fedas_cnn(small: bool) -> nn.Module:
     return models.build({"name": "cnn_small" if small else "fedas_cnn"}, IMAGE, CLASSES)
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """Two convolutions with a way around them."""
 
     def __init__(self, c_in: int, c_out: int, stride: int, norm: Callable[[int], nn.Module]):
@@ -56,7 +56,7 @@ class Block(nn.Module):
         return F.relu(h + self.around(x))
 
 
-class ResNet(nn.Module):
+class _ResNet(nn.Module):
     """Four stages (three for ResNet-8) for small images."""
 
     def __init__(self, widths: tuple[int, ...], blocks: int, norm: Callable[[int], nn.Module]):
@@ -66,7 +66,7 @@ class ResNet(nn.Module):
         stages, c_in = [], widths[0]
         for at, c in enumerate(widths):
             for block in range(blocks):
-                stages.append(Block(c_in, c, 2 if at and not block else 1, norm))
+                stages.append(_Block(c_in, c, 2 if at and not block else 1, norm))
                 c_in = c
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(c_in, CLASSES)
@@ -82,14 +82,14 @@ def group_norm(channels: int) -> nn.Module:
 
 
 def resnet8(norm: Callable[[int], nn.Module]) -> Callable[[bool], nn.Module]:
-    return lambda small: ResNet((8, 8, 8) if small else (64, 128, 256), 1, norm)
+    return lambda small: _ResNet((8, 8, 8) if small else (64, 128, 256), 1, norm)
 
 
 def resnet18(norm: Callable[[int], nn.Module]) -> Callable[[bool], nn.Module]:
-    return lambda small: ResNet((8, 8) if small else (64, 128, 256, 512), 2, norm)
+    return lambda small: _ResNet((8, 8) if small else (64, 128, 256, 512), 2, norm)
 
 
-class Reader(nn.Module):
+class _Reader(nn.Module):
     """Reads an image as 96 rows of 32 values and answers after the last."""
 
     def __init__(self, kind: type[nn.RNNBase], small: bool):
@@ -104,7 +104,7 @@ class Reader(nn.Module):
         return out
 
 
-class Adapted(nn.Module):
+class _Adapted(nn.Module):
     """A frozen linear layer with a trained difference of low rank."""
 
     def __init__(self, layer: nn.Linear, rank: int):
@@ -119,7 +119,7 @@ class Adapted(nn.Module):
         return out
 
 
-class Encoder(nn.Module):
+class _Encoder(nn.Module):
     """A layer of a transformer with attention of its own, norms first."""
 
     def __init__(self, width: int, heads: int):
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
         return out
 
 
-class ViT(nn.Module):
+class _ViT(nn.Module):
     """ViT-tiny on patches of 4 x 4; with a `rank`, only low-rank parts and the head train."""
 
     def __init__(self, small: bool, rank: int | None = None):
@@ -148,12 +148,12 @@ class ViT(nn.Module):
         width, depth, heads, patch = (24, 2, 3, 8) if small else (192, 12, 3, 4)
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.place = nn.Parameter(0.02 * torch.randn((32 // patch) ** 2, width))
-        self.layers = nn.Sequential(*(Encoder(width, heads) for _ in range(depth)))
+        self.layers = nn.Sequential(*(_Encoder(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         if rank is not None:
             self.requires_grad_(False)
             for layer in self.layers:
-                layer.qkv, layer.out = Adapted(layer.qkv, rank), Adapted(layer.out, rank)  # type: ignore[arg-type]
+                layer.qkv, layer.out = _Adapted(layer.qkv, rank), _Adapted(layer.out, rank)  # type: ignore[arg-type]
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class ViT(nn.Module):
         return out
 
 
-class TextTransformer(nn.Module):
+class _TextTransformer(nn.Module):
     """Six layers of PyTorch's own on an embedding of tokens."""
 
     def __init__(self, small: bool):
@@ -182,15 +182,15 @@ class TextTransformer(nn.Module):
 
 
 ZOO = {
-    "mlp": Entry(mlp),
-    "fedas_cnn": Entry(fedas_cnn),
-    "resnet8-gn": Entry(resnet8(group_norm)),
-    "resnet8-bn": Entry(resnet8(nn.BatchNorm2d)),
-    "resnet18-gn": Entry(resnet18(group_norm)),
-    "resnet18-bn": Entry(resnet18(nn.BatchNorm2d)),
-    "gru": Entry(lambda small: Reader(nn.GRU, small)),
-    "lstm": Entry(lambda small: Reader(nn.LSTM, small)),
-    "vit-tiny": Entry(ViT),
-    "text-transformer": Entry(TextTransformer, (SENTENCE,), tokens=True),
-    "lora": Entry(lambda small: ViT(small, rank=8)),
+    "mlp": NetEntry(mlp),
+    "fedas_cnn": NetEntry(fedas_cnn),
+    "resnet8-gn": NetEntry(resnet8(group_norm)),
+    "resnet8-bn": NetEntry(resnet8(nn.BatchNorm2d)),
+    "resnet18-gn": NetEntry(resnet18(group_norm)),
+    "resnet18-bn": NetEntry(resnet18(nn.BatchNorm2d)),
+    "gru": NetEntry(lambda small: _Reader(nn.GRU, small)),
+    "lstm": NetEntry(lambda small: _Reader(nn.LSTM, small)),
+    "vit-tiny": NetEntry(_ViT),
+    "text-transformer": NetEntry(_TextTransformer, (SENTENCE,), tokens=True),
+    "lora": NetEntry(lambda small: _ViT(small, rank=8)),
 }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from idiolect import methods
 from idiolect.bench.job import Row, wait
-from idiolect.bench.net_zoo import CLASSES, WORDS, ZOO, Entry
+from idiolect.bench.net_zoo import CLASSES, WORDS, ZOO, NetEntry
 from idiolect.data import Federation
 from idiolect.engine import select
 from idiolect.errors import UserError, did_you_mean
@@ -54,7 +54,7 @@ def _chosen(only: str) -> list[str]:
     return names
 
 
-def _measured(entry: Entry, clients: int, device: str, quick: bool, dtype: str) -> Row:
+def _measured(entry: NetEntry, clients: int, device: str, quick: bool, dtype: str) -> Row:
     steps = 32 if device == "cuda" and not quick else 4 if device == "cuda" else 2
     federation = _federation(entry, clients, steps)
     module = _built(entry, quick)
@@ -158,7 +158,7 @@ def _captured(step: Callable[[], None]) -> Callable[[], None]:
     return step
 
 
-def _distance(entry: Entry, device: str, quick: bool) -> float:
+def _distance(entry: NetEntry, device: str, quick: bool) -> float:
     """Between the engines after two steps in float64, relative to the largest weight."""
     module, clients = _built(entry, quick).double(), 3
     federation = _federation(entry, clients, 2)
@@ -178,13 +178,13 @@ def _distance(entry: Entry, device: str, quick: bool) -> float:
     return worst
 
 
-def _built(entry: Entry, quick: bool) -> nn.Module:
+def _built(entry: NetEntry, quick: bool) -> nn.Module:
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         return entry.build(quick)
 
 
-def _federation(entry: Entry, clients: int, steps: int) -> Federation:
+def _federation(entry: NetEntry, clients: int, steps: int) -> Federation:
     """Equal clients of random samples, as many as the steps need, and one to test."""
     each = BATCH * steps + 1
     draw = torch.Generator().manual_seed(0)

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from idiolect.core.net import Net
 from idiolect.engine.layers import cells, linear, norm
-from idiolect.engine.layers.recurrent import Recurrent
+from idiolect.engine.layers.recurrent import StackedRecurrent
 
 
 def derivatives(module: nn.Module) -> list[Tensor]:
@@ -61,7 +61,7 @@ def test_recurrent_layers_equal_steps_written_out(kind: type[nn.RNNBase]) -> Non
     """First derivatives by the stacked steps, second by the steps written out, in one test: the
     second order of the one is the first order of the other."""
     module = Net(nn.Sequential(kind(4, 3, batch_first=True).double(), Last())).module[0]  # type: ignore[call-arg, arg-type, index]
-    module.__class__ = Recurrent.of(type(module))
+    module.__class__ = StackedRecurrent.of(type(module))
     start = {n: p.detach().expand(3, *p.shape).clone() for n, p in module.named_parameters()}
     x = torch.randn(3, 2, 5, 4, dtype=torch.float64)
 
@@ -87,7 +87,7 @@ class Last(nn.Linear):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(("cell", "gates"), [(cells.GRU, 3), (cells.LSTM, 4)])
-def test_cells_of_pytorch_equal_ours(cell: cells.Cell, gates: int) -> None:
+def test_cells_of_pytorch_equal_ours(cell: cells.RecurrentCell, gates: int) -> None:
     torch.manual_seed(0)
     given, own = (torch.randn(3, 2, gates * 5, dtype=torch.float64).cuda() for _ in range(2))
     h, c, g, m = (torch.randn(3, 2, 5, dtype=torch.float64).cuda() for _ in range(4))

@@ -9,7 +9,7 @@ from idiolect.engine.layers.conv import Conv1d, Conv2d
 from idiolect.engine.layers.linear import StackedLinear
 from idiolect.engine.layers.norm import StackedLayerNorm
 from idiolect.engine.layers.pool import MaxPool2d
-from idiolect.engine.layers.recurrent import Recurrent
+from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
 
 
@@ -25,8 +25,8 @@ def install(module: nn.Module, device: torch.device) -> None:
         for kind in better:
             if kind.replaces(layer):
                 layer.__class__ = kind
-        if Recurrent.replaces(layer):
-            layer.__class__ = Recurrent.of(type(layer))
+        if StackedRecurrent.replaces(layer):
+            layer.__class__ = StackedRecurrent.of(type(layer))
 
 
 def _pool_first(layers: nn.Sequential) -> None:
