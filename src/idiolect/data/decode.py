@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from PIL import Image, UnidentifiedImageError
 
 from idiolect.errors import UserError
+
+if TYPE_CHECKING:  # what decodes is imported where it is needed: most runs read the decoded copy
+    from PIL import Image
 
 IMAGES_PER_TASK = 1024  # so many that threads do not wait for each other
 
@@ -24,9 +24,11 @@ def images(
     encoded: Sequence[Any],
     shape: tuple[int, ...],
     what: str,
-    prepare: Callable[[Image.Image], Image.Image] | None = None,
+    prepare: "Callable[[Image.Image], Image.Image] | None" = None,
 ) -> np.ndarray:
     """PNG/JPEG bytes or paths -> uint8 [M, C, H, W], on all cores."""
+    from PIL import Image, UnidentifiedImageError
+
     channels, height, width = shape
     mode = "L" if channels == 1 else "RGB"
     out = np.empty((len(encoded), height, width, channels), dtype=np.uint8)
@@ -59,6 +61,9 @@ def parquet(
 
     `columns` gives the possible names of each wanted column; "image" is the encoded one.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     what = _named(files)
     try:
         schema = pq.read_schema(files[0])
