@@ -37,7 +37,7 @@ class Samples:
             "test": federation.test,
         }
         self._scale, self._shift = self._affine(federation)
-        self._prepared = False
+        self._prepared, self._gathered = False, 0
         self._train_labels: dict[int, tuple[np.ndarray, Tensor]] = {}
 
     def train_labels(self, client: int) -> tuple[np.ndarray, Tensor]:
@@ -78,6 +78,7 @@ class Samples:
 
     def inputs(self, index: Tensor) -> Tensor:
         """The samples `index` (any shape) as the network sees them."""
+        self._gathered += index.numel()
         return self._normalised(self.x[index])
 
     def _normalised(self, x: Tensor) -> Tensor:
@@ -89,9 +90,10 @@ class Samples:
         return x if self._shift is None else x + self._shift
 
     def prepare(self) -> None:
-        """Before the first training: normalise all inputs once if they take little of the memory,
-        so that gathering a batch is one kernel instead of four."""
-        if self._prepared:
+        """Before training: normalise all inputs once if they take little of the memory, so that
+        gathering a batch is one kernel instead of four. On a CPU it takes as long as gathering each
+        sample once, so it waits until that many were gathered."""
+        if self._prepared or (self.device.type == "cpu" and self._gathered < len(self.x)):
             return
         self._prepared = True
         room = MAX_SHARE_FOR_NORMALISED * devices.free_memory(self.device)

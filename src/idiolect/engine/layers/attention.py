@@ -30,14 +30,14 @@ def attend(
         "enable_gqa": enable_gqa,
     }
     if in_vmap():
-        joined: Tensor = Joined.apply(q, k, v, attn_mask, options | {"scale": scale})
+        joined: Tensor = JoinedAttention.apply(q, k, v, attn_mask, options | {"scale": scale})
         return joined
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -math.inf)
     return written_out(q, k, v, attn_mask, scale=scale, **options)
 
 
-class Joined(Function):
+class JoinedAttention(Function):
     """Under `vmap` a call of PyTorch's attention with the clients in the batch."""
 
     @staticmethod

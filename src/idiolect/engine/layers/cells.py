@@ -11,7 +11,7 @@ Stepped = tuple[Tensor, Tensor | None, Tensor]  # hidden state, memory, what the
 Back = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # to gates, own gates, state, memory
 
 
-class Cell(ABC):
+class RecurrentCell(ABC):
     """Of any number of clients and samples: the last axis is that of the units or gates."""
 
     bias_inside = False  # the gates of the own state are not just added to those of the inputs
@@ -37,7 +37,7 @@ class Cell(ABC):
         return self.back(g, m, work, c, new_c)
 
 
-class Gru(Cell):
+class GruCell(RecurrentCell):
     """Gates: reset, update, new."""
 
     bias_inside = True
@@ -70,7 +70,7 @@ class Gru(Cell):
         return given, own, to_h, None
 
 
-class Lstm(Cell):
+class LstmCell(RecurrentCell):
     """Gates: input, forget, candidate, output."""
 
     def step(self, given: Tensor, own: Tensor, h: Tensor, c: Tensor | None) -> Stepped:
@@ -112,7 +112,7 @@ class Lstm(Cell):
         return gates, gates, None, to_c.view_as(c)
 
 
-class Plain(Cell):
+class PlainCell(RecurrentCell):
     """One gate, bent by tanh or cut by ReLU."""
 
     def __init__(self, nonlinearity: str):
@@ -129,15 +129,15 @@ class Plain(Cell):
         return gate, gate, None, None
 
 
-def of(layer: Any) -> Cell:
+def of(layer: Any) -> RecurrentCell:
     """The cell of PyTorch's recurrent layer."""
     if isinstance(layer, nn.GRU):
         return GRU
     return LSTM if isinstance(layer, nn.LSTM) else PLAIN[layer.nonlinearity]
 
 
-GRU, LSTM = Gru(), Lstm()
-PLAIN = {name: Plain(name) for name in ("tanh", "relu")}
+GRU, LSTM = GruCell(), LstmCell()
+PLAIN = {name: PlainCell(name) for name in ("tanh", "relu")}
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -27,11 +27,11 @@ def look_up(
         padding_idx += weight.shape[0]
     if not in_vmap():
         return F.embedding(index, weight, padding_idx, scale_grad_by_freq=scale_grad_by_freq)
-    rows: Tensor = Rows.apply(index, weight, padding_idx, scale_grad_by_freq)
+    rows: Tensor = OneTable.apply(index, weight, padding_idx, scale_grad_by_freq)
     return rows
 
 
-class Rows(Function):
+class OneTable(Function):
     """Under `vmap` one table of all clients."""
 
     @staticmethod

@@ -16,13 +16,13 @@ from torch.nn.utils.rnn import PackedSequence
 
 from idiolect.core.net import LiveWeights
 from idiolect.engine.layers import cells
-from idiolect.engine.layers.cells import Cell
+from idiolect.engine.layers.cells import RecurrentCell
 from idiolect.engine.layers.stack_function import in_transform, in_vmap, with_clients
 
 State = tuple[Tensor, Tensor | None]  # hidden, and the memory of an LSTM
 
 
-class Recurrent(LiveWeights):
+class StackedRecurrent(LiveWeights):
     """The plain layer, for one client of a stack."""
 
     @classmethod
@@ -88,13 +88,18 @@ class Recurrent(LiveWeights):
             return written_out(cell, gates, start, w, b, getattr(self, f"weight_hr{end}", None))
         h, c = (None if s is None else s[None] for s in start)
         bias = None if b is None else b[None]
-        out, memory, _ = Recur.apply(gates[:, None], h, c, w[None], bias, cell)
+        out, memory, _ = RecurrentSteps.apply(gates[:, None], h, c, w[None], bias, cell)
         last = out[-1, 0], None if c is None else memory[-1, 0]
         return out.squeeze(1), last
 
 
 def written_out(
-    cell: Cell, gates: Tensor, start: State, w: Tensor, b: Tensor | None, project: Tensor | None
+    cell: RecurrentCell,
+    gates: Tensor,
+    start: State,
+    w: Tensor,
+    b: Tensor | None,
+    project: Tensor | None,
 ) -> tuple[Tensor, State]:
     """`gates [T, B, G]` of one client, step by step."""
     (h, c), out = start, []
@@ -105,13 +110,13 @@ def written_out(
     return torch.stack(out), (h, c)
 
 
-class Recur(Function):
+class RecurrentSteps(Function):
     """`gates [T, K, B, G]` from the inputs, first states `h`, `c` `[K, B, H]`, `w [K, G, H]`,
     `b [K, G]` -> outputs and memories `[T, K, B, H]`, and what the backward pass needs."""
 
     @staticmethod
     def forward(
-        gates: Tensor, h: Tensor, c: Tensor | None, w: Tensor, b: Tensor | None, cell: Cell
+        gates: Tensor, h: Tensor, c: Tensor | None, w: Tensor, b: Tensor | None, cell: RecurrentCell
     ) -> tuple[Tensor, Tensor, Tensor]:
         turned, bias = w.transpose(1, 2), None if b is None else b[:, None]
         step = cell.fused_step if gates.is_cuda else cell.step
@@ -168,7 +173,7 @@ class Recur(Function):
         c: Tensor | None,
         w: Tensor,
         b: Tensor | None,
-        cell: Cell,
+        cell: RecurrentCell,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """A further axis of clients joins the stack."""
         n = info.batch_size
@@ -177,7 +182,7 @@ class Recur(Function):
             for x, d in zip((h, c, w, b), dims[1:], strict=False)
         ]
         gates = with_clients(gates, dims[0], n).movedim(0, 1).flatten(1, 2)
-        out, memory, work = Recur.apply(gates, *joined, cell)
+        out, memory, work = RecurrentSteps.apply(gates, *joined, cell)
         wide = out.unflatten(1, (n, -1)), work.unflatten(1, (n, -1))
         if c is None:
             return (wide[0], memory, wide[1]), (1, None, 1)  # type: ignore[return-value]
