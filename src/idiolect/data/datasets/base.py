@@ -30,6 +30,7 @@ class Dataset(Named):
         "default", "whose mean and standard deviation; pflego and none: only x / 255"
     )
     rows: tuple[int, int] | None = hyper(None, "[train, test] samples; not set: the official ones")
+    share: float = hyper(1.0, "share of every class that is used, for a quick look", above=0, max=1)
 
     section = "data"
     registry: ClassVar[dict[str, type[Any]]] = {}
@@ -90,7 +91,7 @@ class Dataset(Named):
         self._check_rows(columns, found)
         columns = self.extended(columns)
         mean_std = {**FOR_ALL, **self.constants}[self.normalize]
-        return Pool(
+        pool = Pool(
             x=columns["x"],
             y=columns["y"],
             part=columns["part"],
@@ -103,6 +104,7 @@ class Dataset(Named):
             mean=mean_std[0] if mean_std else None,
             std=mean_std[1] if mean_std else None,
         )
+        return pool if self.share == 1 else pool.thinned(self.share)
 
     def _downloaded(self) -> Found:
         if self.hub_repository and places.hub_installed():
