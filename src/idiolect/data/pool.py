@@ -1,8 +1,6 @@
 """Pool: every sample of a dataset once, before it is split over clients."""
 
-import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +31,3 @@ class Pool:
     def has_test(self) -> bool:
         """Whether the authors set a test part aside."""
         return bool((self.part == TEST).any())
-
-    def thinned(self, share: float) -> Self:
-        """The first samples of every class in either part, this share of them and at least one."""
-        kept = np.zeros(len(self), dtype=bool)
-        for part in np.unique(self.part):
-            for label in np.unique(self.y):
-                rows = np.flatnonzero((self.part == part) & (self.y == label))
-                kept[rows[: math.ceil(share * len(rows))]] = True
-        columns = ("x", "y", "part", "group", "drawer", "drawing")
-        values = {name: getattr(self, name) for name in columns}
-        return replace(self, **{k: v[kept] for k, v in values.items() if v is not None})

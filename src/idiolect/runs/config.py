@@ -8,7 +8,7 @@ A resolved config is a plain dict with every setting written out, as in `config.
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,15 @@ def resolve(
     file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> Config:
     """Defaults < file < flags < sets, checked and complete."""
+    first = [read_yaml(file)] if file is not None else []
+    return resolve_layers([*first, flags or {}, *map(parse_set, sets)])
+
+
+def resolve_layers(layers: Iterable[Mapping[str, Any]]) -> Config:
+    """Defaults below all layers, each over those before it, checked and complete."""
     config = RunConfig().as_dict()
-    if file is not None:
-        _merge(config, read_yaml(file))
-    _merge(config, flags or {})
-    for item in sets:
-        _merge(config, parse_set(item))
+    for layer in layers:
+        _merge(config, layer)
     return complete(config)
 
 

@@ -55,14 +55,3 @@ def test_list_datasets_says_where(no_data):
     assert listed["tiny_imagenet"]["shape"] == [3, 64, 64]
     assert datasets.get({"name": "digits"}) == "scikit-learn"
 
-
-def test_a_share_of_every_class_and_part_is_used(no_data):
-    labels = [0] * 8 + [1] * 3
-    write_parquet(no_data / "mnist/train.parquet", grey(11), label=labels)
-    write_parquet(no_data / "mnist/test.parquet", grey(4), label=[0, 0, 0, 1])
-    section = {"name": "mnist", "rows": [11, 4]}
-    whole, part = datasets.load(section), datasets.load({**section, "share": 0.5})
-    assert part.y.tolist() == [0] * 4 + [1] * 2 + [0, 0, 1]
-    assert part.part.tolist() == [0] * 6 + [1] * 3
-    assert np.array_equal(part.x, whole.x[[0, 1, 2, 3, 8, 9, 11, 12, 14]])
-    assert len(datasets.load({"name": "digits", "share": 0.01})) == 20  # never a class without any

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from idiolect.core import rng
 from idiolect.core.fields import hyper
 from idiolect.core.registry import Named
 from idiolect.data import places
@@ -30,7 +31,10 @@ class Dataset(Named):
         "default", "whose mean and standard deviation; pflego and none: only x / 255"
     )
     rows: tuple[int, int] | None = hyper(None, "[train, test] samples; not set: the official ones")
-    share: float = hyper(1.0, "share of every class that is used, for a quick look", above=0, max=1)
+
+    sample: tuple[int, int] | None = hyper(
+        None, "[train, test] samples drawn at random, the same in every run; not set: all"
+    )
 
     section = "data"
     registry: ClassVar[dict[str, type[Any]]] = {}
@@ -89,9 +93,9 @@ class Dataset(Named):
         found = self.find() or self._downloaded()
         columns = self._columns(found)
         self._check_rows(columns, found)
-        columns = self.extended(columns)
+        columns = _drawn(self.extended(columns), self.sample)
         mean_std = {**FOR_ALL, **self.constants}[self.normalize]
-        pool = Pool(
+        return Pool(
             x=columns["x"],
             y=columns["y"],
             part=columns["part"],
@@ -104,18 +108,21 @@ class Dataset(Named):
             mean=mean_std[0] if mean_std else None,
             std=mean_std[1] if mean_std else None,
         )
-        return pool if self.share == 1 else pool.thinned(self.share)
 
     def _downloaded(self) -> Found:
         if self.hub_repository and places.hub_installed():
             places.download(self.name, self.hub_repository)
             if (found := self.find()) is not None:
                 return found
+        raise self.not_found()
+
+    def not_found(self) -> UserError:
+        """The error that says where its files were looked for and how to get them."""
         looked = ", ".join(str(root / self.name) for root in places.roots())
         ways = [f"put {self.files_wanted} in one of them (IDIOLECT_DATA names the first)"]
         if self.hub_repository:
             ways.append(f"or install idiolect[hub] to fetch {self.hub_repository}")
-        raise UserError(f"dataset '{self.name}' not found in {looked}; {', '.join(ways)}")
+        return UserError(f"dataset '{self.name}' not found in {looked}; {', '.join(ways)}")
 
     def _columns(self, found: Found) -> Columns:
         def decode() -> Columns:
@@ -162,3 +169,19 @@ class Dataset(Named):
                 raise UserError(
                     f"{self.name} in {found.where} is not the original data; get it again"
                 )
+
+
+def _drawn(columns: Columns, sample: tuple[int, int] | None) -> Columns:
+    """The columns of a random part of the samples, in their old order."""
+    if sample is None:
+        return columns
+    kept = []
+    for kind, wanted in zip((TRAIN, TEST), sample, strict=True):
+        rows = np.flatnonzero(columns["part"] == kind)
+        if wanted > len(rows):
+            raise UserError(f"data.sample asks for {wanted} of {len(rows)} samples; lower it")
+        kept.append(rng.keyed(0, "sample", str(kind)).permutation(rows)[:wanted])
+    rows = np.sort(np.concatenate(kept))
+    per_sample = len(columns["part"])
+    whole = ("group_names",)
+    return {k: v if k in whole or len(v) != per_sample else v[rows] for k, v in columns.items()}
