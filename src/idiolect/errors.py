@@ -10,8 +10,8 @@ class UserError(Exception):
 
 def did_you_mean(name: object, known: Iterable[str], kind: str) -> UserError:
     """Build the error for an unknown name: the nearest known one first, then all of them."""
-    known = sorted(known)
-    near = get_close_matches(str(name), known, n=1, cutoff=0.5)
+    name, known = str(name)[:80], sorted(known)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" did you mean '{near[0]}'?" if near else ""
     if not known:
         return UserError(f"unknown {kind} '{name}': it has none; leave it out")
