@@ -18,7 +18,8 @@ from idiolect.errors import UserError
 Item = TypeVar("Item")
 Columns = Mapping[str, np.ndarray]
 
-LARGEST_LOG = 1 << 20  # bytes of one logged tensor; a larger one is not kept
+LARGEST_LOG = 4 << 20  # bytes of one logged tensor (1,024 x 1,024 clients); no larger one is kept
+LARGEST_TABLE = 50_000_000  # rows of clients.parquet: clients times rounds
 LOG_BUDGET = 64 << 20  # bytes of one log over the whole run; beyond it, rounds are skipped evenly
 
 
@@ -29,7 +30,7 @@ class RoundLog(Generic[Item]):
     suffix: str
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # Arrow reads `run:1` as the address of a server
         self.rounds: dict[int, Item] = {}
         self.fresh: list[int] = []  # not on disk yet
         self.in_parts = 0
@@ -116,9 +117,15 @@ class ClientLog(RoundLog[Columns]):
     def _read(self, path: Path) -> dict[int, Columns]:
         import pyarrow.parquet as pq
 
+        rows = pq.read_metadata(path).num_rows
+        if rows > LARGEST_TABLE:  # a small file can claim any number
+            raise ValueError(f"{rows} rows; the most is {LARGEST_TABLE}")
         table = pq.read_table(path)
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        numbers, starts = np.unique(columns.pop("round"), return_index=True)
+        number = columns.pop("round")
+        if number.dtype.kind not in "iu" or (np.diff(number) < 0).any() or "client" not in columns:
+            raise ValueError("it is no table of clients by round")
+        numbers, starts = np.unique(number, return_index=True)
         parts = {name: np.split(values, starts[1:]) for name, values in columns.items()}
         return {
             int(number): {name: values[i] for name, values in parts.items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint
+from idiolect.runs import checkpoint, seal
 from idiolect.runs.config import Config, digest, dump
 from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import describe, fingerprints
@@ -44,6 +44,7 @@ class Recorder:
     def begin(self) -> None:
         """Make the folder of a new run, or the one that a kill left unfinished."""
         self._remove_drafts()
+        seal.write(self.out, self.config)
         files.write_json(self.out / "env.json", describe(self.config, self.sim))
         checkpoint.begin(self.out / "checkpoint")
         files.write_text(self.out / "config.yaml", dump(self.config))
@@ -109,9 +110,10 @@ class Recorder:
     def _check_inputs(self) -> None:
         with suppress(OSError, json.JSONDecodeError):
             env = json.loads((self.out / "env.json").read_text(encoding="utf-8"))
-            for name, digest in fingerprints(self.config).items():
+            for name, digest in fingerprints(self.config, self.sim).items():
                 if env.get("inputs", {}).get(name, digest) != digest:
-                    raise UserError(f"{name}: {self.config[name]} changed since the run started")
+                    what = self.config["data"]["name"] if name == "data" else self.config[name]
+                    raise UserError(f"{name}: {what} changed since the run started; put it back")
 
     def cut(self) -> None:
         """Forget on disk what is later than the round to go on from."""
@@ -128,7 +130,7 @@ class Recorder:
         self.exports.resume(self.round, scores)
 
     def _remove_drafts(self) -> None:
-        files.remove_drafts(self.out, *FILES, *PARTS)
+        files.remove_drafts(self.out, seal.FILE, *FILES, *PARTS)
         files.remove_drafts(self.out / "checkpoint", *checkpoint.FILES)
 
     def record(self, done: Any) -> None:
