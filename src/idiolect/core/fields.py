@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
+from idiolect.core.text import shortened
 from idiolect.errors import UserError, did_you_mean
 
 T = TypeVar("T")
@@ -142,7 +143,8 @@ def checked(kind: type, known: dataclasses.Field[Any], value: Any) -> Any:
     except (TypeError, ValueError):
         if isinstance(value, str) and (words := choices(hint)):
             raise did_you_mean(value, words, path) from None
-        raise UserError(f"{path} must be {type_name(hint)}, got {value!r}") from None
+        got = shortened(repr(value), 80)
+        raise UserError(f"{path} must be {type_name(hint)}, got {got}") from None
     bounds = known.metadata.get("bounds", {})
     least, most = bounds.get("min", -math.inf), bounds.get("max", math.inf)
     above, below = bounds.get("above", -math.inf), bounds.get("below", math.inf)
