@@ -28,7 +28,7 @@ def check_against_simulator(run: Path, folder: Path, made: dict[str, Any]) -> No
     sim = simulated(made, CLIENTS)
     rounds = [sim.start(), *(sim.step() for _ in range(made["rounds"]))]
     theirs, _ = sim.state()
-    saved = checkpoint.load(run / "checkpoint", print)
+    saved = checkpoint.read(run / "checkpoint", checkpoint.rounds(run / "checkpoint")[0])
     assert saved is not None and saved.round == made["rounds"]
     names = [n for n in theirs if n.startswith(("server/", "tables/"))]
     assert names

@@ -52,6 +52,10 @@ def run(
 )
 def resume(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of an unfinished run.")],
+    from_start: Annotated[
+        bool,
+        typer.Option("--from-start", help="Begin at round 0; what was recorded is put aside."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Continue an unfinished run from its last checkpoint, as if it had never stopped."""
@@ -62,7 +66,8 @@ def resume(
     config = directory.read_config(path)
     if directory.state(path, config) == "finished":
         print(f"{path} is already finished", file=sys.stderr)
-    show(path, execute(config, path, resume=True, progress=LiveLine()), as_json)
+    done = execute(config, path, resume=True, progress=LiveLine(), from_start=from_start)
+    show(path, done, as_json)
 
 
 def unused(path: Path) -> Path:

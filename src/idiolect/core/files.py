@@ -1,8 +1,15 @@
-"""Files that are whole or absent: written beside their place, synced, then renamed over it."""
+"""Files that are whole or absent: written beside their place, synced, then renamed over it.
+
+Only a regular file is ever replaced, and only a regular file is ever deleted: a link, a device or a
+folder that lies where a file should be belongs to somebody else.
+"""
 
 import errno
+import fnmatch
 import json
 import os
+import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,12 +17,37 @@ from typing import Any
 
 from torch import Tensor
 
+from idiolect.errors import UserError
+
 TEMPORARY = ".tmp~"
+_DRAFT = re.compile(rf"\.(?P<of>.+)\.\d+{re.escape(TEMPORARY)}")
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def kind(path: Path) -> str | None:
+    """What lies at `path` itself, in words (a link is not followed); None where nothing does."""
+    try:
+        return _KINDS[stat.S_IFMT(os.lstat(path).st_mode)]
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success it becomes `path`, on failure `path` stays as it was."""
+    if (found := kind(path)) not in (None, "a file"):
+        target = f" to {os.readlink(path)}" if found == "a symbolic link" else ""
+        raise UserError(
+            f"{path} is {found}{target}, and only a regular file is replaced; give another name"
+        )
     draft = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         yield draft
@@ -74,8 +106,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise OSError(code, str(error), str(path)) from error
 
 
-def remove_drafts(folder: Path) -> None:
-    """Remove what a killed process left half written."""
-    for draft in folder.rglob(f".*{TEMPORARY}"):
-        with suppress(OSError):
-            draft.unlink()
+def belongs(name: str, *names: str) -> bool:
+    """Whether this is the name of one of the files `names` (`*` and `?` as in a shell), or of a
+    draft of one."""
+    draft = _DRAFT.fullmatch(name)
+    return any(fnmatch.fnmatchcase(draft["of"] if draft else name, known) for known in names)
+
+
+def remove_drafts(folder: Path, *names: str) -> None:
+    """Remove what a killed process left half written of the files `names` right in `folder`.
+    Drafts of other files are not ours to remove."""
+    if kind(folder) != "a folder":
+        return
+    for entry in list(os.scandir(folder)):
+        draft = _DRAFT.fullmatch(entry.name) and belongs(entry.name, *names)
+        if draft and entry.is_file(follow_symlinks=False):
+            with suppress(OSError):
+                os.unlink(entry.path)

@@ -53,7 +53,7 @@ class StateStore:
             raise UserError(
                 f"cannot write to {folder}: {error.strerror}; choose another --state"
             ) from None
-        files.remove_drafts(folder)
+        files.remove_drafts(folder, "*.safetensors")
 
     @staticmethod
     def checked(experiment: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from idiolect.core import files
+from idiolect.errors import UserError
 
 Item = TypeVar("Item")
 Columns = Mapping[str, np.ndarray]
@@ -54,25 +55,35 @@ class RoundLog(Generic[Item]):
             self.in_parts = loose
         self.fresh = []
 
-    def load(self, until: int | None = None) -> None:
-        """Read back all rounds up to `until`."""
-        found: dict[int, Item] = {}
-        for path in (self.path, *self.parts()):
-            if path.exists():
-                found.update(self._read(path))
-        keep = sorted(number for number in found if until is None or number <= until)
-        self.rounds = {number: found[number] for number in keep}
-        self.fresh, self.in_parts = [], 0
+    def load(self) -> None:
+        """Read all rounds back."""
+        whole = self._checked(self.path) if self.path.exists() else {}
+        found = dict(whole)
+        for part in self.parts():
+            found.update(self._checked(part))
+        self.rounds = {number: found[number] for number in sorted(found)}
+        self.fresh, self.in_parts = [], len(found) - len(whole)
 
     def truncate(self, until: int) -> None:
         """Forget every round after `until`, on disk too."""
-        if until < 0:
-            self.rounds, self.fresh, self.in_parts = {}, [], 0
-            for path in (self.path, *self.parts()):
-                path.unlink(missing_ok=True)
-        elif self.path.exists() or self.parts():
-            self.load(until)
+        kept = {number: item for number, item in self.rounds.items() if number <= until}
+        if len(kept) == len(self.rounds):
+            return
+        self.rounds, self.fresh = kept, []
+        if kept:
             self.flush(whole=True)
+            return
+        # The file goes before its parts: rounds in the middle of a run are never all there is.
+        for path in (self.path, *self.parts()):
+            path.unlink(missing_ok=True)
+        self.in_parts = 0
+
+    def _checked(self, path: Path) -> dict[int, Item]:
+        try:
+            return self._read(path)
+        except Exception as error:  # every library has errors of its own for a damaged file
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path} cannot be read ({reason})") from None
 
     @property
     def path(self) -> Path:
