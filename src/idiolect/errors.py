@@ -17,5 +17,6 @@ def did_you_mean(name: object, known: Iterable[str], kind: str) -> UserError:
     told = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     near = get_close_matches(told, known, n=1, cutoff=0.5)
     hint = f" did you mean '{near[0]}'?" if near else ""
-    some = f"known: {', '.join(known)}" if known else "there is none"
-    return UserError(f"unknown {kind} '{told}';{hint} {some}")
+    if not known:
+        return UserError(f"unknown {kind} '{told}': it has none; leave it out")
+    return UserError(f"unknown {kind} '{told}';{hint} known: {', '.join(known)}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from idiolect.cli import screen
-from idiolect.cli.options import Json, examples, with_settings
+from idiolect.cli.options import Json, examples, path, with_settings
 from idiolect.errors import UserError
 
 commands = typer.Typer()
@@ -35,7 +35,7 @@ def bench(
     peer_rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+    out: Annotated[Path | None, typer.Option(parser=path, help="Also write the JSON here.")] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
     as_json: Json = False,
     **given: Any,

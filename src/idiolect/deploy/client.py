@@ -12,7 +12,7 @@ An answer holds what the method sends up, sample counts, losses and accuracies; 
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,16 @@ class Refused(UserError):
 class LocalExperiment:
     """Method and engine of one experiment at this client."""
 
-    def __init__(self, config: dict[str, Any], data: Federation, client_id: int, device: str):
+    def __init__(
+        self,
+        config: dict[str, Any],
+        data: Federation,
+        client_id: int,
+        device: str,
+        allow_code: Collection[str] = (),
+    ):
         self.method: Method = methods.build(config["method"])
-        module = models.build(config["model"], data.shape, data.classes, config["seed"])
+        module = models.build(config["model"], data.shape, data.classes, config["seed"], allow_code)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
         # a site alone gives the simulator's numbers.
         self.engine = LoopEngine(
@@ -127,7 +134,8 @@ class Client:
             self._check_model_name(str(config["model"]["name"]))
             if len(self._experiments) >= MAX_CACHED_EXPERIMENTS:
                 self._experiments.pop(next(iter(self._experiments)))
-            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device)
+            ours = [] if self.model is None else [self.model]
+            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device, ours)
         return self._experiments[key]
 
     def _check_model_name(self, name: str) -> None:

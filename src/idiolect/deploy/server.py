@@ -6,7 +6,7 @@ same run directory. Given who started and who arrived, it gives the simulator's 
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,9 @@ class FederationServer:
     It is built once enough clients have said hello: their samples decide the model's shape.
     """
 
-    def __init__(self, config: dict[str, Any], enrolment: Enrolment):
+    def __init__(
+        self, config: dict[str, Any], enrolment: Enrolment, allow_code: Collection[str] = ()
+    ):
         assert enrolment.shape is not None
         self.config, self.rounds, self.seed = config, config["rounds"], config["seed"]
         self.enrolment, self.terms = enrolment, enrolment.terms
@@ -51,10 +53,11 @@ class FederationServer:
         self.method: Method = methods.build(config["method"])
         self.participation = Participation(**config["participation"])
         self.device, self.dtype = torch.device("cpu"), select.compute_dtype(config["dtype"])
-        model = models.build(config["model"], enrolment.shape, enrolment.classes, self.seed)
+        shape, classes = enrolment.shape, enrolment.classes
+        model = models.build(config["model"], shape, classes, self.seed, allow_code)
         self._module_state = server_state.module_values(model)
         how = {"seed": self.seed, "device": self.device, "dtype": self.dtype}
-        expected = ExpectedReply(self.method, model, enrolment.shape, enrolment.classes, **how)
+        expected = ExpectedReply(self.method, model, shape, classes, **how)
         self.net = expected.net
         start_tree = self._start_tree(model)
         everyone = list(range(self.terms.clients))

@@ -1,5 +1,6 @@
 """Run directories as reports see them, finished or not."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,4 +100,10 @@ def find(paths: Sequence[Path]) -> list[Run]:
             found += inside
         else:
             found.append(path)
-    return [load(path) for path in found]
+    seen: dict[Path, Path] = {}
+    for path in found:
+        place = path.resolve()
+        if first := seen.get(place):
+            warnings.warn(f"{path} is the same run as {first}: it is counted once", stacklevel=2)
+        seen.setdefault(place, path)
+    return [load(path) for path in seen.values()]

@@ -12,7 +12,9 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from idiolect.data.federation import PARTS
 from idiolect.engine.ranks import Ranks
 
 PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-learn")
@@ -21,7 +23,7 @@ PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-lear
 def describe(config: Mapping[str, Any], sim: Any = None) -> dict[str, Any]:
     """Versions, machine, commit, command line, and fingerprints of the files a run starts from."""
     device = str(getattr(sim, "device", config["device"]))
-    return machine(device) | {"inputs": fingerprints(config)}
+    return machine(device) | {"inputs": fingerprints(config, sim)}
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -51,9 +53,11 @@ def same_threads(env: Path) -> None:
         torch.set_num_threads(int(json.loads(env.read_text(encoding="utf-8"))["threads"]))
 
 
-def fingerprints(config: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 of the files named in the config; resume must meet the same ones."""
-    found = {}
+def fingerprints(config: Mapping[str, Any], sim: Any = None) -> dict[str, str]:
+    """SHA-256 of the clients' data and of the files named in the config; resume must meet the same
+    ones."""
+    federation = getattr(sim, "federation", None)  # the sites of a real federation keep theirs
+    found = {} if federation is None else {"data": _data_digest(federation)}
     for name in ("init", "schedule"):
         if config[name] is not None:
             path, digest = Path(config[name]), hashlib.sha256()
@@ -62,6 +66,23 @@ def fingerprints(config: Mapping[str, Any]) -> dict[str, str]:
                 digest.update(file.name.encode() + file.read_bytes())
             found[name] = digest.hexdigest()
     return found
+
+
+_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # the runs of a comparison share data
+
+
+def _data_digest(federation: Any) -> str:
+    """SHA-256 of all samples, and of who holds which."""
+    if federation not in _digests:
+        digest = hashlib.sha256(
+            repr((federation.classes, federation.mean, federation.std)).encode()
+        )
+        rows = (one for part in PARTS for one in getattr(federation, part))
+        for tensor in (federation.x, federation.y, *rows):
+            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.contiguous().numpy().data)
+        _digests[federation] = digest.hexdigest()
+    return _digests[federation]
 
 
 def commit() -> str | None:

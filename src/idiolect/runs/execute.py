@@ -8,7 +8,7 @@ from typing import Any
 
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
-from idiolect.runs import directory
+from idiolect.runs import directory, seal
 from idiolect.runs.build import build as from_config
 from idiolect.runs.config import Config, digest, label
 from idiolect.runs.environment import same_threads
@@ -54,6 +54,7 @@ def execute_together(
         if ranks.first:
             directory.check_writable(folder)
         if found == "unfinished":
+            seal.check(folder, config, progress.note)
             same_threads(folder / "env.json")
         todo.append((config, folder))
     if todo:

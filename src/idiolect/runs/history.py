@@ -30,7 +30,7 @@ class RoundLog(Generic[Item]):
     suffix: str
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # Arrow reads `run:1` as the address of a server
         self.rounds: dict[int, Item] = {}
         self.fresh: list[int] = []  # not on disk yet
         self.in_parts = 0

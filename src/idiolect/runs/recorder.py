@@ -17,7 +17,7 @@ import numpy as np
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint
+from idiolect.runs import checkpoint, seal
 from idiolect.runs.config import Config, digest, dump
 from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import describe, fingerprints
@@ -46,6 +46,7 @@ class Recorder:
         files.remove_drafts(self.out, *FILES)
         files.write_json(self.out / "env.json", describe(self.config, self.sim))
         checkpoint.begin(self.out / "checkpoint")
+        seal.write(self.out, self.config)
         files.write_text(self.out / "config.yaml", dump(self.config))
 
     # --- going on ---
@@ -109,9 +110,10 @@ class Recorder:
     def _check_inputs(self) -> None:
         with suppress(OSError, json.JSONDecodeError):
             env = json.loads((self.out / "env.json").read_text(encoding="utf-8"))
-            for name, digest in fingerprints(self.config).items():
+            for name, digest in fingerprints(self.config, self.sim).items():
                 if env.get("inputs", {}).get(name, digest) != digest:
-                    raise UserError(f"{name}: {self.config[name]} changed since the run started")
+                    what = self.config["data"]["name"] if name == "data" else self.config[name]
+                    raise UserError(f"{name}: {what} changed since the run started; put it back")
 
     def cut(self) -> None:
         """Forget on disk what is later than the round to go on from."""
