@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-
 LONGEST_NAME = 80  # characters of an unknown name that are repeated
 
 
