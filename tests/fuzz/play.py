@@ -72,6 +72,8 @@ def _judged(case: Case, code: int, err: str) -> Ending:
     if case.bad is False:
         return Ending("good input refused", err[-600:])
     errors = [line for line in lines if line.startswith("error: ")]
+    if not lines and code == 2 and len(case.words) < 3:
+        return Ending("clean error", "the help page")
     if len(errors) != 1 or not lines[-1].startswith("error: ") or RAW.search(errors[0]):
         return Ending("unclear message", err[-600:])
     if re.search("[\x00-\x08\x0b-\x1f\x7f]", err) or len(errors[0]) > 4000:

@@ -1,6 +1,7 @@
 """The cases: command lines, configs, run directories, data files, client files, federations."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -21,7 +22,7 @@ from tests.fuzz.mutations import (
     spoiled_structure,
     spoiled_table,
 )
-from tests.fuzz.places import DATASETS, ROWS, TINY, sound
+from tests.fuzz.places import DATASETS, ROWS, sound
 
 METHODS = ("local", "fedavg", "fedper", "feddwa", "ditto", "fedprox")
 # Settings that make a sound run long, not wrong: they are never made large here.
@@ -47,6 +48,15 @@ OPTIONS = (
     *("--schedule", "--engine", "--device", "--dtype", "--keep", "--eval-every", "--protocol"),
     *("--init", "--save-models", "--checkpoint-every", "--config", "--set", "--out", "--nothing"),
 )
+SHORT = {"split.clients": 3, "split.alpha": 0.5, "rounds": 1, "model.name": "linear"}
+PATHS = ("--config", "--init", "--schedule", "--out")
+FILES = ("init", "init/start.safetensors", "/dev/null", "/dev/zero", "none", "", ".", "init/x")
+OTHERS = {
+    "list": ("methods", "datasets", "splits", "models", "recipes", "--json"),
+    "data": ("list", "get", "inspect", "digits", "mnist", "--split", "iid", "--set", "--json"),
+    "report": ("init", ".", "-o", "--format", "md", "csv", "--json", "none", "/dev/null"),
+    "resume": ("init", ".", "none", "/dev/null", "--json", "--from-start"),
+}
 # Always a mistake, whatever else is said.
 BAD_SETS = (
     *("rounds=0", "rounds=-3", "rounds=1000000000", "rounds=x", "rounds=1.5", "rounds=null2"),
@@ -99,44 +109,41 @@ def texts(draw: Draw, key: str) -> str:
 @st.composite
 def command_lines(draw: Draw) -> Case:
     """A short run with a few options that are made up."""
-    command = draw(
-        st.sampled_from(["run", "run", "run", "compare", "list", "data", "report", "resume"])
-    )
-    if command in ("list", "report", "resume"):
-        words = draw(
-            st.lists(st.one_of(TEXT, st.sampled_from(["--json", "-o", "methods"])), max_size=3)
-        )
+    command = draw(st.sampled_from(["run"] * 8 + ["compare"] * 3 + [*OTHERS]))
+    if command in OTHERS:
+        known = st.sampled_from(OTHERS[command])
+        words = draw(st.lists(st.one_of(known, known, TEXT), max_size=4))
         return Case("command", (command, *map(_word, words)))
-    if command == "data":
-        words = draw(
-            st.lists(st.one_of(TEXT, st.sampled_from(["get", "inspect", "digits"])), max_size=3)
-        )
-        return Case("command", ("data", *map(_word, words)))
-    name = draw(st.one_of(st.sampled_from(METHODS), st.sampled_from(METHODS), TEXT))
+    name = draw(st.sampled_from(METHODS))
+    if draw(st.integers(0, 5)) == 0:
+        return Case("command", (command, name, *_base(()), "--out", "r"), bad=False)
     if draw(st.booleans()):
         given = draw(st.sampled_from(BAD_SETS))
-        return Case(
-            "command", (command, _word(name), *TINY, "--out", "r", "--set", given), bad=True
-        )
-    words = list(TINY)
+        words = (*_base((given,)), "--out", "r", "--set", given)
+        return Case("command", (command, name, *words), bad=True)
+    given = []
     for _ in range(draw(st.integers(1, 3))):
-        option = draw(st.sampled_from(OPTIONS))
+        option = draw(st.sampled_from((*OPTIONS, "--set", "--set", "--set")))
         if option == "--set":
             key = draw(st.sampled_from(KEYS))
-            words += ["--set", f"{key}={draw(texts(key))}"]
-        elif option == "--config":
-            words += [
-                "--config",
-                draw(st.sampled_from(["init", "none.yaml", "/dev/null", "init/start.safetensors"])),
-            ]
-        elif option in ("--init", "--schedule"):
-            words += [
-                option,
-                draw(st.sampled_from(["init", "init/start.safetensors", "/dev/null", "x", ""])),
-            ]
+            given += ["--set", f"{key}={draw(texts(key))}"]
+        elif option in PATHS:
+            given += [option, draw(st.one_of(st.sampled_from(FILES), TEXT))]
         else:
-            words += [option, draw(texts(option))]
-    return Case("command", (command, _word(name), *map(_word, words)))
+            given += [option, draw(texts(option))]
+    name = draw(st.one_of(st.just(name), st.just(name), TEXT))
+    return Case("command", (command, _word(name), *_base(given), *map(_word, given)))
+
+
+def _base(given: Sequence[str]) -> list[str]:
+    """The options of a short run, less those that are given: nothing may be said twice."""
+    words: list[str] = []
+    for key, value in SHORT.items():
+        section, _, last = key.partition(".")
+        said = {f"--{section}", f"--{last}"} & set(given)
+        if not said and not any(one.startswith((f"{section}=", f"{key}=")) for one in given):
+            words += ["--set", f"{key}={value}"]
+    return words
 
 
 def _word(text: str) -> str:

@@ -200,7 +200,7 @@ def test_bad_stragglers() -> None:
         schedule(3, stragglers=Stragglers(count=11))
     with pytest.raises(UserError, match=r"stragglers\.count must be at least 0, got -1"):
         Stragglers(count=-1)
-    with pytest.raises(UserError, match=r"stragglers\.periods must be at least 0, got -2"):
+    with pytest.raises(UserError, match=r"stragglers\.periods must be at least 0 .*got -2"):
         Stragglers(periods=(1, -2))
     with pytest.raises(UserError, match=r"unknown stragglers\.cycle 'late'.*auto, code, discard"):
         Stragglers(cycle="late")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from idiolect.core import own_code
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
 from idiolect.models.networks import Model
+from idiolect.models.trial import check_trains
 
 
 def build(
@@ -68,7 +69,7 @@ def _own(
         takes = inspect.signature(make).parameters
         given = {"shape": shape, "classes": classes}
         return make(**{k: v for k, v in given.items() if k in takes}, **options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
 
 
@@ -92,8 +93,9 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
             f"{what} gives {got} for 2 samples but the data has {classes} classes:"
             f" it must give [2, {classes}]"
         )
+    check_trains(model, shape, what)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}"

@@ -111,7 +111,14 @@ def read_events(out: Path) -> list[dict[str, Any]]:
 
 
 def read_summary(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "summary.json").read_text(encoding="utf-8")))
+    try:
+        return dict(json.loads((out / "summary.json").read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"cannot read {out / 'summary.json'}: {error.strerror}") from None
+    except (ValueError, TypeError, RecursionError):
+        raise UserError(
+            f"{out / 'summary.json'} is damaged; delete it and resume the run to write it again"
+        ) from None
 
 
 def check_writable(out: Path) -> None:

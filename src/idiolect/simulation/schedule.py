@@ -19,7 +19,7 @@ from idiolect.errors import UserError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-LARGEST_FILE = 200_000_000  # characters of a recorded schedule
+LARGEST_FILE = 50_000_000  # characters of a recorded schedule
 LONGEST = 1_000_000  # rounds: all of them are worked out before the first
 
 
