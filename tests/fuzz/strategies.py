@@ -1,6 +1,7 @@
 """The cases: command lines, configs, run directories, data files, client files, federations."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,26 +157,30 @@ def _word(text: str) -> str:
 def configs(draw: Draw) -> Case:
     """A YAML file: structure, text or bytes spoiled."""
     whole = yaml.safe_load((sound() / "run/config.yaml").read_text())
-    words = ("run", "feddwa", "--config", "c.yaml", "--out", "r")
     how = draw(st.sampled_from(["structure", "structure", "text", "bytes", "bad", "good"]))
     if how == "good":
-        return Case("command", words, {"c.yaml": yaml.safe_dump(whole)}, bad=False)
+        return _with_config(yaml.safe_dump(whole).encode(), bad=False)
     if how == "bad":
-        content = draw(st.sampled_from(BAD_YAML))
-        return Case("command", words, {"c.yaml": content}, bad=True)
+        return _with_config(draw(st.sampled_from(BAD_YAML)), bad=True)
     if how == "structure":
         made, path, gone = draw(spoiled_structure(whole))
         if not gone and path and _long(path, made):
             made = put(made, path, "x")
-        content = yaml.safe_dump(made, allow_unicode=True).encode("utf-8", "replace")
-        return Case("command", words, {"c.yaml": content})
+        return _with_config(yaml.safe_dump(made, allow_unicode=True).encode("utf-8", "replace"))
     text = yaml.safe_dump(whole)
     if how == "text":
         lines = text.splitlines()
         at = draw(st.integers(0, len(lines) - 1))
         lines[at] = lines[at].partition(":")[0] + ": " + draw(STRANGE_TEXT)
-        return Case("command", words, {"c.yaml": "\n".join(lines).encode("utf-8", "replace")})
-    return Case("command", words, {"c.yaml": _bounded(draw(spoiled_bytes(text.encode())))})
+        return _with_config("\n".join(lines).encode("utf-8", "replace"))
+    return _with_config(_bounded(draw(spoiled_bytes(text.encode()))))
+
+
+def _with_config(content: bytes, bad: bool | None = None) -> Case:
+    words = ("run", "feddwa", "--config", "c.yaml", "--out", "r")
+    if bad is None and not re.search(rb"^rounds: *\d", content, re.MULTILINE):
+        words += ("--rounds", "1")  # without any, it runs as long as the paper's: work, no mistake
+    return Case("command", words, {"c.yaml": content}, bad=bad)
 
 
 def _long(path: tuple[Any, ...], made: Any) -> bool:
@@ -192,8 +197,6 @@ def _bounded(content: bytes) -> bytes:
 
 
 def yaml_numbers(content: bytes) -> list[int]:
-    import re
-
     keys = "|".join(LONG).encode()
     return [int(n) for n in re.findall(rb"(?:" + keys + rb")\S*: *(\d+)", content)]
 
