@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-Content = bytes | str | None  # of a file; text starting with `link:` is a link, None removes it
+Content = bytes | str | None  # of a file; `link:…`, `pipe:` and `folder:` are what they say
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,10 @@ def _folder(case: Case) -> Iterator[Path]:
                 path.unlink()
             if isinstance(content, str) and content.startswith("link:"):
                 path.symlink_to(content.removeprefix("link:"))
+            elif content == "pipe:":
+                os.mkfifo(path)
+            elif content == "folder:":
+                path.mkdir()
             elif content is not None:
                 path.write_bytes(content.encode() if isinstance(content, str) else content)
         os.chdir(folder)

@@ -201,6 +201,8 @@ def yaml_numbers(content: bytes) -> list[int]:
     return [int(n) for n in re.findall(rb"(?:" + keys + rb")\S*: *(\d+)", content)]
 
 
+# Where a file should be: nothing, something else, or a link to what has no end.
+NO_FILE = st.sampled_from([None, "pipe:", "folder:", "link:/dev/zero", "link:/none", "link:."])
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -250,7 +252,7 @@ def run_directories(draw: Draw) -> Case:
     name = draw(st.sampled_from([*spoilers, *spoilers, *(n for n in inside if n != ".lock")]))
     content = (base / name).read_bytes()
     if draw(st.integers(0, 9)) == 0:
-        return Case("run", words, {f"{which}/{name}": None})
+        return Case("run", words, {f"{which}/{name}": draw(NO_FILE)})
     if draw(st.booleans()) or name not in spoilers:
         made = draw(spoiled_bytes(content))
     elif name == "config.yaml":
@@ -291,8 +293,8 @@ def data_files(draw: Draw) -> Case:
     inside += sorted(str(f.relative_to(base)) for f in (base / name).rglob("*") if f.is_file())
     file = draw(st.sampled_from(inside))
     content = (base / file).read_bytes()
-    if draw(st.integers(0, 19)) == 0:
-        return Case("data", words)
+    if draw(st.integers(0, 9)) == 0:
+        return Case("data", words, {f"data/{file}": draw(NO_FILE)})
     if file.endswith(".parquet") and draw(st.booleans()):
         return Case("data", words, {f"data/{file}": draw(spoiled_table(content))})
     cut = draw(st.integers(0, 3)) == 0 and file.endswith((".bin", "-ubyte"))
@@ -311,7 +313,7 @@ def client_files(draw: Draw) -> Case:
     name = draw(st.sampled_from(["x_train", "y_train", "x_test", "y_test"]))
     content = draw(spoiled_bytes((base / f"site/{name}.npy").read_bytes()))
     removed = draw(st.integers(0, 5)) == 0
-    files = {f"client/site/{name}.npy": None if removed else content}
+    files = {f"client/site/{name}.npy": draw(NO_FILE) if removed else content}
     return Case("client", ("client/site",), files, classes, bad=True if removed else None)
 
 

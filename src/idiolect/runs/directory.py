@@ -13,6 +13,7 @@ from idiolect.core import files
 from idiolect.errors import UserError
 from idiolect.runs.checkpoint import NOTHING_YET, rounds
 from idiolect.runs.config import Config, digest, read_yaml
+from idiolect.runs.run_files import check_files
 
 FILES = ("config.yaml", "env.json", "events.jsonl", "clients.parquet", "matrices.safetensors",
          "checkpoint", "models", "summary.json")  # fmt: skip
@@ -80,6 +81,8 @@ def put_aside(out: Path) -> Path:
 
 
 def read_config(out: Path) -> Config:
+    for folder in (out, out / "checkpoint"):
+        check_files(folder)
     if not (out / "config.yaml").is_file():
         if out.is_dir() and is_not_begun(out):
             raise UserError(

@@ -96,6 +96,15 @@ def sound(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is damaged: {reason(error)}") from None
 
 
+def check_files(folder: Path) -> None:
+    """What lies in a run's folder under the name of a file is one: reading a pipe or a device may
+    never end."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        named = path.name.endswith((".json", ".jsonl", ".yaml", ".parquet", ".safetensors"))
+        if named and path.exists() and not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} is neither a file nor a folder; put back what the run wrote")
+
+
 def checked(value: Any, form: Form, where: Path | str, key: str = "") -> Any:
     """The value itself; an error that names the file and the key where it has another form."""
     if not isinstance(form, Mapping):
