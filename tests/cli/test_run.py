@@ -1,6 +1,7 @@
 """`idiolect run` and `resume`, on the real simulation with a handful of rounds."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,3 +71,16 @@ def test_schedule_and_config_file() -> None:
     Path("s/summary.json").unlink()
     changed = call("resume", "s")
     assert changed.exit_code == 2 and "changed since the run started" in changed.stderr
+
+
+def test_resume_without_checkpoints_asks_and_begins_again_when_told_to() -> None:
+    assert call("run", "fedavg", *TINY, "--out", "a").exit_code == 0
+    Path("a/summary.json").unlink()
+    shutil.rmtree("a/checkpoint")
+    lost = call("resume", "a")
+    assert lost.exit_code == 2 and "idiolect resume a --from-start" in lost.stderr
+    assert len(directory.read_events(Path("a"))) == 3
+    again = call("resume", "a", "--from-start")
+    assert again.exit_code == 0 and "a/earlier-1" in again.stderr, again.output
+    assert len(directory.read_events(Path("a/earlier-1"))) == 3
+    assert [event["round"] for event in directory.read_events(Path("a"))] == [0, 1, 2]

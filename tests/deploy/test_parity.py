@@ -14,6 +14,7 @@ from idiolect.deploy import experiment, superlink
 from idiolect.deploy.client_state import StateStore
 from idiolect.deploy.processes import ChildProcesses
 from idiolect.deploy.proxy import serve_proxy
+from idiolect.deploy.proxy_notes import ProxyNotes
 from idiolect.deploy.terms import FederationTerms
 from idiolect.runs import checkpoint
 from idiolect.runs.history import ClientLog
@@ -68,7 +69,8 @@ def run_together(tmp_path: Path, methods: list[str], rounds: int, *client: str) 
         close = None
         try:
             port, home = superlink.start_superlink(children, tmp_path, None)
-            close = serve_proxy("127.0.0.1", fed.port, f"http://127.0.0.1:{port}", None)
+            ProxyNotes(tmp_path).allow(1 << 30)  # several experiments behind one proxy
+            close = serve_proxy("127.0.0.1", fed.port, f"http://127.0.0.1:{port}", None, tmp_path)
             made = {}
             for number, name in enumerate(methods):
                 made[name] = config(name, rounds=rounds, **METHODS[name])

@@ -234,3 +234,17 @@ def test_a_head_of_several_layers_is_shared_whole() -> None:
     assert part["body.weight"] == (2, 3)
     assert part["head.0.weight"] == (4, 4)
     assert part["head.2.weight"] == (3, 4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_alignment_is_that_of_fedas(engine: str) -> None:
+    """FedAS's Figure 6b. Without distillation the two methods send and average the same."""
+    same = {**STEP, "order": "fixed", "align": True, "align_lr": 0.3, "epochs": 1}
+    ours = Watched({**NOW, **same, "distill": 0.0}, TINY, NET, 3, engine=engine)
+    fedas = {"name": "fedas", "synchronize": False, "personal_layers": "channels:0.5"}
+    theirs = Watched({**fedas, **same}, TINY, NET, 3, engine=engine)
+    without = Watched({**NOW, **same, "distill": 0.0, "align": False}, TINY, NET, 3, engine=engine)
+    for t in range(3):
+        for i in range(4):
+            assert_same(ours.up(t, "model", i), theirs.up(t, "base", i), 1e-12)
+            assert differ(ours.up(t, "model", i), without.up(t, "model", i))

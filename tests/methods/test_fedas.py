@@ -88,6 +88,16 @@ def test_softmax_and_minmax() -> None:
     assert minmax == pytest.approx([2 / 3, 0.0, 1 / 3], abs=1e-12)
 
 
+def test_minmax_as_printed_moves_by_weighted_updates() -> None:
+    """Weights 1, 0, 1/2 do not sum to 1: the base moves by them from where it was."""
+    base, weight = aggregated([3, 1, 2], [11.0, 7.0, 12.0], theta=10.0, normalize="minmax_printed")
+    assert weight == pytest.approx([1, 0, 0.5], abs=1e-12)
+    assert base == pytest.approx(10 + 1 + 0.5 * 2, abs=1e-12)
+    options = {"normalize": "minmax_printed", "literal_mean": True}
+    assert aggregated([3, 1, 2], [11.0, 7.0, 12.0], 10.0, **options)[0] == pytest.approx(10 + 2 / 3)
+    assert aggregated([3], [11.0], 10.0, normalize="minmax_printed") == (11.0, [1.0])
+
+
 def test_traces_that_say_nothing_weigh_alike() -> None:
     assert aggregated([0, 0], [1.0, 3.0]) == (2.0, [0.5, 0.5])
     assert aggregated([7, 7], [1.0, 3.0], normalize="minmax") == (2.0, [0.5, 0.5])
@@ -207,6 +217,8 @@ class Reference:
     align_lr: float = 0.3
     align_epochs: int = 1
     align_batch: int | None = -1  # the same as for training
+    align_weight: float | None = None  # of alignment in the loss of training
+    align_to: str = "local"
     per_sample_target: bool = False
     synchronize: bool = True
     trace: str = "batches"
@@ -222,13 +234,18 @@ class Reference:
             new, traces = {}, []
             for i in ids:
                 model = base | {n: models[i][n] for n in self.own}
-                if self.align:
-                    model = self.aligned(model, models[i], CLIENTS[i])
                 rows = batches(len(CLIENTS[i]), self.batch, self.epochs, self.drop)
-                new[i] = sgd(model, CLIENTS[i], rows, lr=self.lr * self.lr_decay**t)
+                if self.align_weight is not None:
+                    new[i] = self.trained_and_aligned(model, models[i], CLIENTS[i], rows)
+                else:
+                    if self.align:
+                        model = self.aligned(model, models[i], CLIENTS[i])
+                    new[i] = sgd(model, CLIENTS[i], rows, lr=self.lr * self.lr_decay**t)
                 traces.append(self.fisher(new[i], CLIENTS[i]))
             weight = self.weight(traces, [CLIENTS[i] for i in ids])
             mixed = combine(weight, [{n: new[i][n] for n in base} for i in ids])
+            if self.normalize == "minmax_printed":
+                mixed = {n: mixed[n] + (1 - sum(weight)) * base[n] for n in base}
             if self.literal:
                 mixed = {n: base[n] + (mixed[n] - base[n]) / len(ids) for n in base}
             base = mixed
@@ -238,8 +255,30 @@ class Reference:
             weights.append(weight)
         return bases, personal, weights
 
+    def trained_and_aligned(
+        self, state: State, previous: State, client: Client, rows: list[Tensor]
+    ) -> State:
+        target = features(previous if self.align_to == "local" else state, client)
+        if not self.per_sample_target:
+            means = {int(c): target[client.y == c].mean(0) for c in client.y.unique()}
+            target = torch.stack([means[int(c)] for c in client.y])
+        model = model_with(state)
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.lr)
+        for batch in rows:
+            optimizer.zero_grad()
+            h, y = model.body(client.x[batch]), client.y[batch]
+            loss = F.cross_entropy(model.head(h), y)
+            (loss + self.align_weight * self.gap(h, y, target[batch])).backward()
+            optimizer.step()
+        return {n: v.detach().clone() for n, v in model.state_dict().items()}
+
+    def gap(self, h: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        if self.per_sample_target:
+            return (h - target).square().sum(1).mean()
+        return torch.stack([F.mse_loss(h[y == c], target[y == c]) for c in y.unique()]).sum()
+
     def aligned(self, state: State, previous: State, client: Client) -> State:
-        target = features(previous, client)
+        target = features(previous if self.align_to == "local" else state, client)
         size = self.batch if self.align_batch == -1 else self.align_batch
         seen = torch.cat(batches(len(client), size, 1, self.drop))  # whole batches, if `drop`
         if not self.per_sample_target:
@@ -251,17 +290,14 @@ class Reference:
         optimizer = torch.optim.SGD(moving, lr=self.align_lr)
         for batch in batches(len(client), size, self.align_epochs, self.drop):
             optimizer.zero_grad()
-            h, y = model.body(client.x[batch]), client.y[batch]
-            if self.per_sample_target:
-                loss = (h - target[batch]).square().sum(1).mean()
-            else:
-                each = [F.mse_loss(h[y == c], target[batch][y == c]) for c in y.unique()]
-                loss = torch.stack(each).sum()
-            loss.backward()
+            self.gap(model.body(client.x[batch]), client.y[batch], target[batch]).backward()
             optimizer.step()
         return {n: v.detach().clone() for n, v in model.state_dict().items()}
 
     def fisher(self, state: State, client: Client) -> float:
+        if self.trace.startswith("whole_data"):
+            g = vector(gradient(state, client))
+            return float(g @ g) * (len(client) ** 2 if self.trace == "whole_data" else 1)
         size = 1 if self.trace == "per_sample" else self.batch
         rows = batches(len(client), size, 1, self.drop)
         squares = [float(vector(gradient(state, client, b)).square().sum()) for b in rows]
@@ -272,8 +308,10 @@ class Reference:
             return share(clients)
         if self.normalize == "softmax":
             traces = [exp(v) for v in traces]
-        elif self.normalize == "minmax":
+        elif self.normalize.startswith("minmax"):
             traces = [v - min(traces) for v in traces]
+        if self.normalize == "minmax_printed":
+            return [v / max(traces) for v in traces]
         return [v / sum(traces) for v in traces]
 
 
@@ -304,6 +342,25 @@ OPTIONS = {
     "trace_per_sample": ({**FIXED, "trace": "per_sample"}, Reference(batch=4, trace="per_sample")),
     "softmax": ({"normalize": "softmax"}, Reference(normalize="softmax")),
     "minmax": ({"normalize": "minmax"}, Reference(normalize="minmax")),
+    "minmax_printed": ({"normalize": "minmax_printed"}, Reference(normalize="minmax_printed")),
+    "trace_whole": ({**FIXED, "trace": "whole_data"}, Reference(batch=4, trace="whole_data")),
+    "trace_whole_mean": (
+        {**FIXED, "trace": "whole_data_mean"},
+        Reference(batch=4, trace="whole_data_mean"),
+    ),
+    "global": ({**FIXED, "align_to": "global"}, Reference(batch=4, align_to="global")),
+    "parallel": (
+        {**FIXED, "align_manner": "parallel", "align_weight": 0.4},
+        Reference(batch=4, align_weight=0.4),
+    ),
+    "parallel_global": (
+        {**FIXED, "align_manner": "parallel", "align_to": "global"},
+        Reference(batch=4, align_weight=1.0, align_to="global"),
+    ),
+    "parallel_sample": (
+        {**FIXED, "align_manner": "parallel", "target": "sample", "align_weight": 0.1},
+        Reference(batch=4, align_weight=0.1, per_sample_target=True),
+    ),
     "literal_mean": ({"literal_mean": True}, Reference(literal=True)),
     "lr_decay": ({"lr_decay": 0.5}, Reference(lr_decay=0.5)),
     "other_decoupling": ({"personal_layers": "body.2.*,head.*"}, Reference(own=OWN_HALF)),
@@ -336,14 +393,17 @@ def test_options_really_change_the_result() -> None:
             assert float((one - other).abs().max()) > 1e-8, (a, b)
 
 
-@pytest.mark.parametrize("case", ["default", "no_synchronization", "literal_mean", "minmax"])
+@pytest.mark.parametrize(
+    "case",
+    ["default", "no_synchronization", "literal_mean", "minmax", "minmax_printed", "parallel"],
+)
 def test_partial_participation(case: str) -> None:
     who = [[0, 1, 3], [1, 2], [0, 2, 3]]
     options, reference = OPTIONS[case]
     ran = Watched({"name": "fedas", **FULL, **options}, TINY, NET, 3, schedule=who)
     bases, personal, weights = reference.run(who)
     for t in range(3):
-        assert ran.logs(t)["aggregation_weight"].tolist() == pytest.approx(weights[t], abs=1e-10)
+        assert ran.shown(t, "aggregation_weight").tolist() == pytest.approx(weights[t], abs=1e-10)
         assert_same(ran.server[t]["base"], bases[t])
         for i in range(4):
             assert_same(ran.personal[t][i], personal[t][i], what=f"round {t} client {i}")

@@ -16,7 +16,9 @@ from tests.methods.plain import (
     NormNet,
     State,
     assert_same,
+    batches,
     combine,
+    model_with,
     seeded,
     sgd,
 )
@@ -99,6 +101,34 @@ def test_mini_batches_continue_where_the_last_round_stopped() -> None:
         assert_same(ran.up(t, "model", 1), sgd(w, CLIENTS[1], rows[2 * t : 2 * t + 2], lr=0.2))
         w = ran.server[t]["model"]
     assert [ran.mine[t][1]["cursor"].item() for t in range(4)] == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_mixing_at_the_client(engine: str) -> None:
+    """The same server; a late client has the mixture as its own, and is sent the present model."""
+    late, what = Stragglers(periods=(1, 2)), {"name": "fedasync", **FIXED}
+    ours, theirs = (
+        Watched({**what, "mix_at": at}, TINY, NET, 6, engine=engine, stragglers=late)
+        for at in ("client", "server")
+    )
+    for t in range(6):
+        assert_same(ours.server[t]["model"], theirs.server[t]["model"], 1e-14)
+    size = 8 * sum(v.numel() for v in START.values())
+    down = [ours.rounds[t].bytes_down - theirs.rounds[t].bytes_down for t in range(6)]
+    assert [d / (size + 8) for d in down] == [0, 1, 1, 0, 1, 1]  # TUBTUB, T.UBTU
+    mixture = mixed({}, ours.up(0, "model", 0), {}, ours.server[0]["model"], 1)
+    assert_same(ours.rejoined[1][0]["model"], mixture)
+    hits = (model_with(mixture)(CLIENTS[0].x).argmax(1) == CLIENTS[0].y).double().mean()
+    assert ours.rounds[1].clients["accuracy_after"][0] == pytest.approx(float(hits))
+
+
+def test_epochs_of_algorithm_2() -> None:
+    """PLGA's text: 20 passes over the data instead of 20 mini-batches."""
+    ran = Watched(
+        {"name": "plga", "lr": 0.05, "batch_size": 4, "steps": 0, "order": "fixed"}, TINY, NET, 1
+    )
+    rows = batches(len(CLIENTS[1]), 4, 20)
+    assert_same(ran.up(0, "model", 1), sgd(dict(START), CLIENTS[1], rows, lr=0.05))
 
 
 def test_virtual_clock() -> None:

@@ -20,6 +20,7 @@ from tests.methods.plain import (
     START,
     TINY,
     TWINS,
+    Client,
     NormNet,
     State,
     assert_same,
@@ -198,10 +199,13 @@ class Reference:
 
     def run(self, who: list[list[int]]) -> tuple[list[list[State]], list[Tensor]]:
         w = [dict(START) for _ in CLIENTS]
+        self_trained = [dict(START) for _ in CLIENTS]
         models, ps = [], []
         for t, ids in enumerate(who):
             trained = {i: self.train(w[i], i, self.epochs) for i in ids}
-            ahead = {i: self.ahead(w[i], trained[i], i, t) for i in ids}
+            ahead = {i: self.ahead(w[i], self_trained[i], trained[i], i, t) for i in ids}
+            for i in ids:
+                self_trained[i] = trained[i]
             p = torch.zeros(len(ids), len(ids), dtype=torch.float64)
             for a, i in enumerate(ids):
                 closeness = {}
@@ -222,10 +226,12 @@ class Reference:
         rows = batches(len(CLIENTS[i]), self.batch, epochs)
         return sgd(state, CLIENTS[i], rows, lr=self.lr)
 
-    def ahead(self, sent: State, trained: State, i: int, t: int) -> State:
+    def ahead(self, sent: State, before: State, trained: State, i: int, t: int) -> State:
         client = CLIENTS[i]
-        if self.guidance == "last_round":
+        if self.guidance == "received":
             return sent
+        if self.guidance == "last_round":
+            return before
         if self.guidance == "full_gradient":
             step = gradient(trained, client)
             return {n: trained[n] - self.lr * step[n] for n in trained}
@@ -250,6 +256,7 @@ OPTIONS = {
         Reference(guidance="full_gradient", batch=4),
     ),
     "last_round": ({"guidance": "last_round"}, Reference(guidance="last_round")),
+    "received": ({"guidance": "received"}, Reference(guidance="received")),
 }
 
 
@@ -282,6 +289,53 @@ def test_one_batch(engine: str) -> None:
             assert_same(ran.personal[t][i], models[t][i], what=f"round {t} client {i}")
 
 
+def test_current_guidance_leaves_every_client_alone() -> None:
+    """A model's distance to itself is 0."""
+    ran = Watched({"name": "feddwa", "guidance": "current", **FULL}, TINY, NET, 2)
+    alone = Watched({"name": "local", **FULL}, TINY, NET, 2)
+    assert torch.equal(ran.logs(1)["aggregation_weight"], torch.eye(4).double())
+    for a, b in zip(ran.personal[1], alone.personal[1], strict=True):
+        assert_same(a, b, 0)
+    size = 8 * sum(v.numel() for v in START.values())
+    assert ran.rounds[0].bytes_up == 4 * size
+
+
+def test_last_round_is_the_clients_own_last_time() -> None:
+    """A client that was away is guided by what it trained when it was there."""
+    who = [[0, 1, 3], [1, 2], [0, 2, 3], [1, 3]]
+    method = {"name": "feddwa", "guidance": "last_round", **FULL}
+    ran = Watched(method, TINY, NET, 4, schedule=who)
+    models, ps = Reference(guidance="last_round").run(who)
+    for t in range(4):
+        assert torch.allclose(ran.shown(t, "aggregation_weight"), ps[t], atol=1e-10)
+        for i in range(4):
+            assert_same(ran.personal[t][i], models[t][i], what=f"round {t} client {i}")
+
+
+def own_group(guidance: str, rounds: int = 6) -> float:
+    """Share of a client's two partners that are of its group, in the last round; two groups of
+    three clients with opposite labels."""
+    generator = torch.Generator().manual_seed(0)
+    clients = []
+    for group in (0, 0, 0, 1, 1, 1):
+        x = torch.randn(30, 3, generator=generator, dtype=torch.float64)
+        y = ((x[:, 0] > 0).long() + group) % 2
+        clients.append(Client(x, y))
+    method = {"name": "feddwa", "guidance": guidance, "top_k": 3, "lr": 0.3, "batch_size": 5}
+    ran = Watched(method, federate(clients), NET, rounds)
+    p = ran.logs(rounds - 1)["aggregation_weight"]
+    others = (p > 0) & ~torch.eye(6, dtype=torch.bool)
+    same = torch.tensor([[(i < 3) == (j < 3) for j in range(6)] for i in range(6)])
+    return float((others & same).sum() / others.sum())
+
+
+@pytest.mark.parametrize("guidance", ["one_epoch", "last_round"])
+def test_partners_are_of_the_own_group(guidance: str) -> None:
+    """Chance is 2 of 5. Guided by the mixed model it received, every client has the same row."""
+    assert own_group(guidance) > 0.8
+    assert own_group("received") < 0.6
+
+
 @pytest.mark.parametrize("top_k", [5, 2])
 def test_partial_participation(top_k: int) -> None:
     """Mixing among the participants only; the others keep what they had."""
@@ -289,7 +343,7 @@ def test_partial_participation(top_k: int) -> None:
     ran = Watched({"name": "feddwa", "top_k": top_k, **FULL}, TINY, NET, 4, schedule=who)
     models, ps = Reference(top_k=top_k).run(who)
     for t in range(4):
-        assert torch.allclose(ran.logs(t)["aggregation_weight"], ps[t], atol=1e-10)
+        assert torch.allclose(ran.shown(t, "aggregation_weight"), ps[t], atol=1e-10)
         for i in range(4):
             assert_same(ran.personal[t][i], models[t][i], what=f"round {t} client {i}")
     for i in (0, 1, 3):
@@ -305,3 +359,13 @@ def test_more_guidance_epochs_go_further() -> None:
         return float(vector(minus(ran.up(0, "guidance", 0), ran.up(0, "model", 0))).norm())
 
     assert displacement(4) > 2 * displacement(1)
+
+
+def test_logs_stand_at_the_clients_ids() -> None:
+    """Client 1 never trains, client 3 is not there: rows and columns of ids, NaN for the absent."""
+    federation = federate(CLIENTS, unseen=(1,))
+    ran = Watched({"name": "feddwa", **FULL}, federation, NET, 1, schedule=[[0, 2]])
+    p = ran.logs(0)["aggregation_weight"]
+    assert p.shape == (4, 4)
+    assert (~p.isnan()).nonzero().tolist() == [[0, 0], [0, 2], [2, 0], [2, 2]]
+    assert torch.allclose(p[[0, 2]].nansum(1), torch.ones(2).double())

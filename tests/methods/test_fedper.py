@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from idiolect import methods
 from idiolect.errors import UserError
@@ -16,6 +17,7 @@ from tests.methods.plain import (
     TINY,
     NormNet,
     State,
+    TinyNet,
     assert_same,
     batches,
     combine,
@@ -110,3 +112,31 @@ def test_personal_norm_layers_keep_their_statistics() -> None:
 def test_unknown_layers() -> None:
     with pytest.raises(UserError, match="no parameter matches 'boddy"):
         run(methods.build({"name": "fedper", "personal_layers": "boddy.*"}), TINY, NET, 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_uniform_heads_are_those_of_pflego(engine: str) -> None:
+    """PFLEGO's FedPer: heads of the client's own classes, uniform in [0, 1), full-batch steps."""
+    steps = {"lr": 0.1, "batch_size": "full", "epochs": 3, "head_init": "uniform"}
+    ran = Watched({"name": "fedper", **steps}, TINY, NET, 2, engine=engine)
+    exact = Watched({"name": "pflego", "tau": 1}, TINY, NET, 1, engine=engine)
+    for i, client in enumerate(CLIENTS):
+        own = sorted(set(client.y.tolist()))
+        start, end = ran.mine[0][i]["own"], ran.mine[2][i]["own"]
+        assert_same(start, exact.mine[0][i]["head"], 0)
+        absent = [c for c in range(3) if c not in own]
+        assert torch.equal(end["head.bias"][absent], start["head.bias"][absent])
+        assert torch.equal(end["head.weight"][absent], start["head.weight"][absent])
+        # On the classes it has, the client's model is a plain one with as many outputs.
+        body, head = TinyNet().double().body, torch.nn.Linear(4, len(own)).double()
+        body.load_state_dict({n.removeprefix("body."): START[n] for n in BODY})
+        head.load_state_dict({k: start[f"head.{k}"][own] for k in ("weight", "bias")})
+        optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+        y = torch.tensor([own.index(int(c)) for c in client.y])
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(head(body(client.x)), y).backward()
+            optimizer.step()
+        sent = {f"body.{n}": v for n, v in body.state_dict().items()}
+        assert_same(ran.up(0, "base", i), sent, 1e-11)
+        assert torch.allclose(ran.mine[1][i]["own"]["head.weight"][own], head.weight, atol=1e-11)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from idiolect import methods
 from idiolect.core import tree
 from idiolect.errors import UserError
+from idiolect.simulation.schedule import Participation
 from tests.conftest import ENGINES, run, simulation
 from tests.methods.plain import (
     BODY,
@@ -209,6 +210,56 @@ def test_average_over_all_subsets_is_the_full_gradient() -> None:
         for n in HEAD:
             heads = torch.stack([r.mine[[i]]["head"][n][0] for r in runs])
             assert torch.allclose(heads.mean(0), full.mine[[i]]["head"][n][0], atol=1e-13)
+
+
+def test_binomial_participation_is_unbiased_by_the_expected_number() -> None:
+    """Over all subsets, each as likely as it is when every client comes with probability 0.3."""
+    rate = 0.3
+    method = methods.build({"name": "pflego", **SGD, "tau": 1, "head_step": "exact"})
+    full = run(method, TINY, NET, 1)
+    mean = {n: torch.zeros_like(START[n]) for n in BODY}
+    drawn = {n: torch.zeros_like(START[n]) for n in BODY}
+    for size in range(5):
+        for ids in combinations(range(4), size):
+            chance = rate**size * (1 - rate) ** (4 - size)
+            for total, r in ((mean, rate * 4), (drawn, None)):
+                theta = body_of(START)
+                if ids:
+                    sim = simulation(method, TINY, NET, 1, schedule=[list(ids)])
+                    sim.server.expected = r
+                    sim.step()
+                    theta = sim.server["theta"]
+                for n in BODY:
+                    total[n] += chance * theta[n]
+    assert_same(mean, full.server["theta"], 1e-13)
+    assert differ(drawn, full.server["theta"])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"participation": Participation("binomial", 0.3)}, 1.2),
+        ({"participation": 0.6}, 2),
+        ({}, 4),
+        ({"schedule": [[0, 1]]}, None),
+    ],
+)
+def test_who_is_expected(options: dict, expected: float | None) -> None:
+    sim = simulation(methods.build("pflego"), TINY, NET, 1, **options)
+    assert sim.server.expected == (expected if expected is None else pytest.approx(expected))
+
+
+def test_ratio_of_those_drawn() -> None:
+    """The two differ only where the number drawn varies."""
+    some = {"participation": Participation("binomial", 0.5), "seed": 2}
+    method = {"name": "pflego", **SGD, "tau": 2}
+    by = {r: Watched({**method, "ratio": r}, TINY, NET, 1, **some) for r in ("expected", "drawn")}
+    count = len(by["drawn"].rounds[0].started)
+    assert count not in (0, 2)
+    moved = {
+        r: (w.server[0]["theta"]["body.0.weight"] - START["body.0.weight"]) for r, w in by.items()
+    }
+    assert torch.allclose(moved["expected"] * 2, moved["drawn"] * count, atol=1e-13)
 
 
 # --- oracle 4: cached features ---

@@ -113,3 +113,17 @@ def test_one_by_one_feature_map_and_batch_norm():
     model = models.build({"name": "feddwa_cnn"}, (1, 10, 10), 3)
     assert model.body[9].in_features == 64
     assert models.build({"name": "resnet8"}, (1, 8, 8), 3).head.out_features == 3
+
+
+def test_resnet8_starts_by_fan_in_as_feddwa():
+    """Kaiming: variance 2 / inputs, of the linear layer too; by outputs convolutions only."""
+    wide = {"name": "resnet8", "width": 64}
+    model = models.build(wide, (3, 32, 32), 200)
+    first, last = model.body[6].residual[0].weight, model.head.weight
+    assert first.std().item() == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.03)
+    assert last.std().item() == pytest.approx((2 / 256) ** 0.5, rel=0.03)
+    other = models.build(wide | {"init": "fan_out"}, (3, 32, 32), 200)
+    assert other.body[6].residual[0].weight.std().item() == pytest.approx(
+        (2 / (256 * 9)) ** 0.5, rel=0.03
+    )
+    assert other.head.weight.std().item() < 0.5 * last.std().item()

@@ -208,10 +208,18 @@ def test_bad_stragglers() -> None:
         schedule(3, stragglers=Stragglers(count=1), clock=Clock())
 
 
-@pytest.mark.parametrize("cycle", ["code", "paper"])
-def test_late_work_needs_an_asynchronous_method(cycle: Any) -> None:
+def test_late_work_needs_an_asynchronous_method() -> None:
     with pytest.raises(UserError, match="does not use late work"):
-        simulation(methods.build("spfl"), TINY, NET, 3, stragglers=Stragglers(count=1, cycle=cycle))
+        simulation(methods.build("spfl"), TINY, NET, 3, stragglers=Stragglers(1, cycle="code"))
+
+
+def test_cycle_of_the_paper_for_a_synchronous_method() -> None:
+    """One round in time, p away: a cycle of p + 1, and nothing is ever late."""
+    late = Stragglers(count=2, cycle="paper")
+    sim = simulation(methods.build("spfl"), TINY, NET, 7, stragglers=late)
+    there = [[t for t, turn in enumerate(sim.turns) if i in turn.start] for i in range(4)]
+    assert there == [[0, 2, 4, 6], [0, 3, 6], list(range(7)), list(range(7))]
+    assert all(turn.arrive == dict.fromkeys(turn.start, t) for t, turn in enumerate(sim.turns))
 
 
 # --- the virtual clock ---

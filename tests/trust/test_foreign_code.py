@@ -10,11 +10,17 @@ import pytest
 import yaml
 
 from idiolect import models
+from idiolect.cli import deploy as deploy_cli
 from idiolect.core import own_code
+from idiolect.deploy import experiment
+from idiolect.deploy.client import Client
+from idiolect.deploy.messages import Payload
+from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 from idiolect.runs import config as settings
 from idiolect.runs import seal
 from tests.cli.calls import TINY, call
+from tests.deploy.local_federation import config, site_data
 
 SMALL = ["--clients", "4", "--rounds", "2", "--set", "split.alpha=0.5"]
 NET = """
@@ -190,3 +196,35 @@ def test_where_a_module_lies_is_found_without_running_it(
     with pytest.raises(UserError, match=r"--allow-code pack_of_nets\.inner:Net"):
         models.build({"name": "pack_of_nets.inner:Net"}, (1, 8, 8), 4)
     assert not mark.exists()
+
+
+def test_a_site_runs_its_own_file_and_no_other(net: Path, mark: Path, tmp_path: Path) -> None:
+    """The server names a file as it lies there; a site loads the file it was started with."""
+    made = {**config("fedavg"), "model": {"name": "/srv/elsewhere/net.py:Net"}}
+    told = {k: made[k] for k in ("method", "model", "seed", "dtype")}
+    request = Payload({"kind": "fit", "experiment": "e", "version": 0, "config": told})
+    for model, words in ((None, "start the client with --model net.py:Net"), ("mlp", "runs mlp")):
+        answer = Client(0, site_data(0), tmp_path / "site", model=model).answer(request)
+        assert words in answer.meta["refused"]
+    assert not mark.exists()
+    site = Client(0, site_data(0), tmp_path / "site", model=f"{net}:Net")
+    assert site._experiment_of(told).engine is not None and mark.exists()
+
+
+def test_a_server_passes_its_permission_to_the_process_of_flower(net: Path, tmp_path: Path) -> None:
+    """That process gets the run directory and nothing else: the seal in it is the permission."""
+    run = tmp_path / "run"
+    made = {**config("fedavg"), "model": {"name": f"{net}:Net"}}
+    experiment.plan(run, made, FederationTerms("ab" * 16, 2))
+    assert seal.approved(run, experiment.read_settings(run)) == {f"{net}:Net"}
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    (stranger / experiment.FOLDER).mkdir()
+    for file in (experiment.TERMS, experiment.SETTINGS):
+        text = (run / experiment.FOLDER / file).read_text()
+        (stranger / experiment.FOLDER / file).write_text(text.replace("net.py", "evil.py"))
+    (stranger / "seal.json").write_text((run / "seal.json").read_text())
+    assert seal.approved(stranger, experiment.read_settings(stranger)) == set()
+    with pytest.raises(UserError, match=r"--allow-code .*evil\.py:Net"):
+        deploy_cli._resumed(stranger, None)
+    deploy_cli._resumed(run, None)

@@ -12,6 +12,7 @@ import typer
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.options import path as as_path
 from idiolect.cli.run import show
+from idiolect.core import own_code
 from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
@@ -19,12 +20,17 @@ KeysFolder = Annotated[
     Path | None,
     typer.Option("--keys", parser=as_path, help="Folder with certificates and node keys."),
 ]
+State = Annotated[
+    Path, typer.Option(parser=as_path, help="Folder for this client's private state.")
+]
+Certificate = Annotated[Path | None, typer.Option(parser=as_path, help="The federation's ca.pem.")]
+PrivateKey = Annotated[Path | None, typer.Option(parser=as_path, help="This client's private key.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
 ]
 
 commands = typer.Typer()
-TERMS = ("minimum", "arrivals", "window", "timeout", "patience")
+TERMS = ("minimum", "arrivals", "window", "timeout", "repeat", "patience")
 MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
 
@@ -140,23 +146,18 @@ def client(
     data: Annotated[
         str, typer.Option(help="Own data: .npz file, folder of .npy files, or module:function.")
     ],
-    state: Annotated[
-        Path, typer.Option(parser=as_path, help="Folder for this client's private state.")
-    ],
+    state: State,
     classes: Annotated[
         str | None,
         typer.Option(help="The federation's classes: how many, names (a,b,c), or a file of names."),
     ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(parser=as_path, help="The federation's ca.pem.")
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(parser=as_path, help="This client's private key.")
-    ] = None,
+    ca: Certificate = None,
+    key: PrivateKey = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
     model: Annotated[
-        str | None, typer.Option(help="Accept this model only; needed for module:Class.")
+        str | None,
+        typer.Option(help="Accept this model only; needed for file.py:Class and module:Class."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     worker: Annotated[
@@ -172,6 +173,8 @@ def client(
         raise UserError(f"--worker is idiolect or flower, not {worker}")
     if insecure == (ca is not None or key is not None) or (ca is None) != (key is None):
         raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
+    if not data.strip():
+        raise UserError("--data is empty; name an .npz file, a folder of .npy files or a function")
     if insecure and server.rpartition(":")[0] not in processes.LOOPBACK:
         raise UserError(f"--insecure is for a server on this machine, not for {server}")
     for path in (ca, key):
@@ -183,7 +186,7 @@ def client(
         "classes": classes,
         "state": str(state.resolve()),
         "name": name,
-        "model": model,
+        "model": model and own_code.whole(model),
         "device": device,
     }
     children = processes.ChildProcesses(state / "logs")

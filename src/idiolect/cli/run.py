@@ -79,8 +79,9 @@ def resume(
     if directory.state(path, config) == "finished":
         print(f"{path} is already finished", file=sys.stderr)
     build = builder(config, seal.approved(path, config) | {*(allow_code or ())}, path)
-    live = LiveLine()
-    done = execute(config, path, resume=True, progress=live, build=build, from_start=from_start)
+    done = execute(
+        config, path, resume=True, progress=LiveLine(), build=build, from_start=from_start
+    )
     show(path, done, as_json)
 
 

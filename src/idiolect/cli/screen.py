@@ -18,7 +18,7 @@ def print_table(found: "Sequence[Run]") -> None:
     from idiolect import report as reports
 
     table = reports.rows(found)
-    _print(reports.terminal(table))
+    print_view(reports.terminal(table))
     if len(table) > 1 and all(row["gain"] is None for row in table):
         print("no gain column: add `local` to see what clients win over training alone")
 
@@ -85,10 +85,10 @@ def _print_grid(
         view.add_column(name, justify="right" if name in numbers else "left")
     for row in rows:
         view.add_row(*(Text(one_line(cell)) for cell in row))
-    _print(view)
+    print_view(view)
 
 
-def _print(view: Any) -> None:
+def print_view(view: Any) -> None:
     from rich.console import Console
 
     # A pipe or file has no width of its own: never fold a table there.

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from idiolect.errors import UserError
 
-TEMPORARY = ".tmp~"
-_DRAFT = re.compile(rf"\.(?P<of>.+)\.\d+{re.escape(TEMPORARY)}")
+TEMPORARY, ROOM = ".tmp~", ".room~"
+_DRAFT = re.compile(rf"\.(?P<of>.+)\.\d+({re.escape(TEMPORARY)}|{re.escape(ROOM)})")
 _KINDS = {
     stat.S_IFREG: "a file",
     stat.S_IFDIR: "a folder",
@@ -55,8 +55,7 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(draft, path)
     finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+        _discard(draft)
     sync_folder(path.parent)
 
 
@@ -93,17 +92,41 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             tensor = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
         plain[name] = tensor
-    with replacing(path) as draft:
+    # safetensors makes a temporary file of its own, whose name we do not know: in a room of ours.
+    with replacing(path) as draft, _room(draft) as room:
         try:
-            draft.touch()
-            mode = draft.stat().st_mode
-            save_file(plain, draft)
-            draft.chmod(mode)  # safetensors makes files that only their owner can read
+            save_file(plain, room / "tensors")
         except SafetensorError as error:
             # safetensors hides the operating system's errno in its message
             full = "os error 28" in str(error) or "No space" in str(error)
             code = errno.ENOSPC if full else errno.EIO
             raise OSError(code, str(error), str(path)) from error
+        # safetensors makes files that only their owner can read
+        (room / "tensors").chmod(room.stat().st_mode & 0o666)
+        os.replace(room / "tensors", draft)
+
+
+@contextmanager
+def _room(draft: Path) -> Iterator[Path]:
+    """A folder beside a draft, for as long as it is written."""
+    room = draft.with_name(draft.name.removesuffix(TEMPORARY) + ROOM)
+    _discard(room)  # of a killed process that had our number
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        _discard(room)
+
+
+def _discard(draft: Path) -> None:
+    """Delete a draft or its room, which has nothing but files in it."""
+    with suppress(OSError):
+        if kind(draft) == "a folder":
+            for inside in list(os.scandir(draft)):
+                os.unlink(inside.path)
+            draft.rmdir()
+        else:
+            draft.unlink(missing_ok=True)
 
 
 def belongs(name: str, *names: str) -> bool:
@@ -119,7 +142,5 @@ def remove_drafts(folder: Path, *names: str) -> None:
     if kind(folder) != "a folder":
         return
     for entry in list(os.scandir(folder)):
-        draft = _DRAFT.fullmatch(entry.name) and belongs(entry.name, *names)
-        if draft and entry.is_file(follow_symlinks=False):
-            with suppress(OSError):
-                os.unlink(entry.path)
+        if _DRAFT.fullmatch(entry.name) and belongs(entry.name, *names) and not entry.is_symlink():
+            _discard(Path(entry.path))

@@ -91,7 +91,8 @@ Ids = Sequence[int]  # of clients
 
 def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
     """The usual loss, one value per sample."""
-    return F.cross_entropy(net(params, x), y, reduction="none")
+    # `F.cross_entropy` in two operations: under `vmap` its own is a long way of Python.
+    return -F.log_softmax(net(params, x), 1).gather(1, y[:, None]).squeeze(1)
 
 
 def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
@@ -126,6 +127,7 @@ class Server(dict[str, Any]):
         self.clients = list(clients)  # all that may take part
         self.sizes = sizes  # training samples of those that do, by id
         self.round = round  # 0-based, as t in the papers
+        self.expected: float | None = None  # clients per round, where that is known beforehand
         self.logs: Tree = {}
 
     @property
@@ -136,6 +138,21 @@ class Server(dict[str, Any]):
     def log(self, **values: Tensor) -> None:
         """Show something of this round (weights, similarities): it goes into the run."""
         self.logs |= {name: value.detach() for name, value in values.items()}
+
+    def log_clients(self, ids: Ids, columns: Ids | None = None, **values: Tensor) -> None:
+        """Show values with a row for each client of `ids`, and a column for each of `columns` if
+        given: in the run they stand at the clients' ids, NaN where a client was not there."""
+        self.log(**{name: self.by_id(value, ids, columns) for name, value in values.items()})
+
+    def by_id(self, value: Tensor, ids: Ids, columns: Ids | None = None) -> Tensor:
+        """Rows (and columns) at the clients' ids."""
+        n = max(self.clients, default=-1) + 1
+        value = value.detach() if value.is_floating_point() else value.detach().float()
+        if columns is not None:
+            value = self.by_id(value.T, columns).T
+        shown = value.new_full((n, *value.shape[1:]), torch.nan)
+        shown[tree.beside(list(ids), value)] = value
+        return shown
 
 
 @dataclass(frozen=True)
@@ -212,6 +229,12 @@ class Method(Checked, ABC):
     def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
         """A client's late work reaches the server: the client sees the present `down` first."""
         return up, mine
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether clients whose late work arrives do something about it: they are sent a message
+        then, and tested."""
+        return type(self).rejoin is not Method.rejoin
 
     @abstractmethod
     def aggregate(self, server: Server, ups: Ups) -> None:

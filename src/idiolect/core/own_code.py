@@ -30,6 +30,12 @@ def whole(name: str) -> str:
     return name if file is None else f"{file}:{_class_name(name)}"
 
 
+def short(name: str) -> str:
+    """The name without the folder of its file: what means the same on two machines."""
+    file = _written_file(name)
+    return name if file is None else f"{file.name}:{_class_name(name)}"
+
+
 def require(name: str, allowed: Collection[str], source: str) -> None:
     """Refuse own code that nobody allowed; `source` is what names it."""
     if whole(name) not in {whole(one) for one in allowed}:
@@ -66,8 +72,9 @@ def fingerprint(name: str) -> str:
     file = _written_file(name) or _module_file(_place(name))
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None else ""
-    except OSError as error:
-        raise UserError(f"'{name}': cannot read {file}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise UserError(f"'{name}': cannot read its file: {reason}") from None
 
 
 def _run_file(file: Path) -> ModuleType:
@@ -79,7 +86,7 @@ def _run_file(file: Path) -> ModuleType:
         module.__file__ = str(file)
         sys.modules[key] = module  # dataclasses look their module up
         try:
-            exec(compile(source, str(file), "exec"), vars(module))
+            exec(compile(source, str(file), "exec"), vars(module))  # noqa: S102  allowed by name
         except BaseException:
             del sys.modules[key]
             raise
@@ -102,7 +109,10 @@ def _module_file(module: str) -> Path | None:
 def _written_file(name: str) -> Path | None:
     """The file of `file.py:Class`; None for `module:Class`."""
     place = _place(name)
-    return Path(place).expanduser().absolute() if place.endswith(".py") else None
+    try:
+        return Path(place).expanduser().absolute() if place.endswith(".py") else None
+    except RuntimeError:
+        raise UserError(f"'{name}': there is no such home folder; write the path out") from None
 
 
 def _place(name: str) -> str:

@@ -27,13 +27,14 @@ def build(data: dict[str, Any], split: dict[str, Any], seed: int = 0) -> Federat
 def divide(pool: Pool, how: Split, seed: int, source: dict[str, Any] | None = None) -> Federation:
     """The federation of a pool whose samples come to clients as the split says."""
     shares = how.shares(pool, seed)
+    y, classes = how.labels(pool, shares)
     return Federation(
         x=torch.from_numpy(np.ascontiguousarray(pool.x)),
-        y=torch.from_numpy(np.ascontiguousarray(pool.y)),
+        y=torch.from_numpy(np.ascontiguousarray(y)),
         train=tuple(torch.from_numpy(s.train) for s in shares),
         val=tuple(torch.from_numpy(s.val) for s in shares),
         test=tuple(torch.from_numpy(s.test) for s in shares),
-        classes=pool.classes,
+        classes=classes,
         mean=pool.mean,
         std=pool.std,
         names=tuple(s.name for s in shares),

@@ -43,7 +43,7 @@ def pair(i: int, part: str, client: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     if len(x) != len(y):
         raise UserError(f"client {i}: x_{part} has {len(x)} samples, y_{part} {len(y)} labels")
     if x.dtype != torch.uint8 and not x.is_floating_point():
-        x = x.to(torch.float32)
+        x = x.to(torch.int64)
     return x, y.to(torch.int64)
 
 

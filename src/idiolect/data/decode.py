@@ -9,18 +9,20 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from PIL import Image
 
 from idiolect.core.text import reason
 from idiolect.data.limits import LARGEST_IMAGE, check_size, inside, largest
 from idiolect.errors import UserError
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # Pillow runs programs for some others
+if TYPE_CHECKING:  # what decodes is imported where it is needed: most runs read the decoded copy
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
 IMAGES_PER_TASK = 1024  # so many that threads do not wait for each other
 
 
@@ -28,9 +30,11 @@ def images(
     encoded: Sequence[Any],
     shape: tuple[int, ...],
     what: str,
-    prepare: Callable[[Image.Image], Image.Image] | None = None,
+    prepare: "Callable[[Image.Image], Image.Image] | None" = None,
 ) -> np.ndarray:
     """PNG/JPEG bytes or paths -> uint8 [M, C, H, W], on all cores."""
+    from PIL import Image
+
     channels, height, width = shape
     check_size(len(encoded) * channels * height * width, what)
     mode = "L" if channels == 1 else "RGB"
@@ -58,7 +62,7 @@ def images(
     return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
 
 
-def _check_pixels(image: Image.Image, wanted: tuple[int, int] | None, what: str) -> None:
+def _check_pixels(image: "Image.Image", wanted: tuple[int, int] | None, what: str) -> None:
     """The size an image claims, before it is decoded."""
     if wanted is not None and image.size != wanted:
         size = f"{image.size[1]}x{image.size[0]}"
@@ -74,6 +78,9 @@ def parquet(
 
     `columns` gives the possible names of each wanted column; "image" is the encoded one.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     what = _named(files)
     try:
         tables = [pq.ParquetFile(file) for file in files]
@@ -96,7 +103,7 @@ def parquet(
     return {"x": images(encoded, shape, what), **found}
 
 
-def _batches(table: pq.ParquetFile, names: list[str], what: str) -> Iterator[pa.RecordBatch]:
+def _batches(table: "pq.ParquetFile", names: list[str], what: str) -> "Iterator[pa.RecordBatch]":
     """A few rows at a time: each row may repeat one large value, which the file holds once."""
     groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
     most = max((group.total_byte_size for group in groups), default=1)
@@ -108,8 +115,10 @@ def _batches(table: pq.ParquetFile, names: list[str], what: str) -> Iterator[pa.
         yield batch
 
 
-def _encoded(column: pa.ChunkedArray, folder: Path, what: str) -> list[Any]:
+def _encoded(column: "pa.ChunkedArray", folder: Path, what: str) -> list[Any]:
     """Encoded images, or the paths of image files in the dataset's own folder."""
+    import pyarrow as pa
+
     values = column.combine_chunks()
     if pa.types.is_struct(values.type):
         values = values.field("bytes")
@@ -117,7 +126,9 @@ def _encoded(column: pa.ChunkedArray, folder: Path, what: str) -> list[Any]:
     return [inside(folder, item, what) if isinstance(item, str) else item for item in items]
 
 
-def _values(column: pa.ChunkedArray, what: str) -> np.ndarray:
+def _values(column: "pa.ChunkedArray", what: str) -> np.ndarray:
+    import pyarrow as pa
+
     if column.null_count:
         raise UserError(f"{what} has empty cells; fill them or drop those rows")
     if pa.types.is_nested(column.type):

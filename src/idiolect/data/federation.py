@@ -23,8 +23,9 @@ class Federation:
     """N clients and their samples. Every sample is stored once, in `x` and `y`; the training,
     validation and test part of a client are tensors of row numbers.
 
-    `x` is uint8 (a model sees x / 255) or floating point, [M, C, H, W] for images and [M, D] for
-    vectors. `mean` and `std` are per channel and apply after the division by 255.
+    `x` is uint8 (a model sees x / 255), floating point, or int64 (tokens: a model that can sees
+    them as they are, another as floating point), [M, C, H, W] for images and [M, D] for vectors.
+    `mean` and `std` are per channel and apply after the division by 255.
     """
 
     x: Tensor
@@ -98,8 +99,10 @@ class Federation:
                 raise UserError(f"{name} must be a dense tensor, got {got}")
         if x.ndim < 2 or 0 in x.shape[1:]:
             raise UserError(f"x must be [M, D] or [M, C, H, W], got shape {list(x.shape)}")
-        if x.dtype not in (torch.uint8, *FLOATS):
-            raise UserError(f"x must be uint8 or floating point, got {x.dtype}; convert it first")
+        if x.dtype not in (torch.uint8, torch.int64, *FLOATS):
+            raise UserError(
+                f"x must be uint8, int64 or floating point, got {x.dtype}; convert it first"
+            )
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise UserError(
                 f"y must be int64 of shape [{len(x)}] as x has {len(x)} samples,"

@@ -120,4 +120,10 @@ def _call(where: str, client: int) -> Any:
     except (ImportError, AttributeError) as error:
         raise UserError(f"cannot import --data {where}: {error}") from None
     wants = "client" in getattr(getattr(make, "__code__", None), "co_varnames", ())
-    return make(client=client) if wants else make()
+    try:
+        return make(client=client) if wants else make()
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"--data {where} failed: {reason[:300]}") from error

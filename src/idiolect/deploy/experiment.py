@@ -31,6 +31,11 @@ def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> None:
     seal.write(run, config)  # what was allowed on the command line holds for the app's process too
 
 
+def proxy_folder(run: Path) -> Path:
+    """Where the experiment and the proxy in front of it leave notes for one another."""
+    return run / FOLDER
+
+
 def read_terms(run: Path) -> FederationTerms:
     return FederationTerms(**json.loads((run / FOLDER / TERMS).read_text(encoding="utf-8")))
 

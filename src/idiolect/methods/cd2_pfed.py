@@ -10,10 +10,12 @@ The private channels are the last ones of each layer. The head's outputs are the
 sub-networks must predict, so its inputs are divided instead; its bias is shared and serves both.
 There is no public code, and the paper's weights of distillation and smoothing were not at hand: 1
 and none here. The paper smooths after local epochs, here it is after rounds. As `personal_layers`
-of FedAS, 'channels:0.5' is the same decoupling without distillation.
+of FedAS, 'channels:0.5' is the same decoupling without distillation. `align` puts FedAS's parameter
+alignment before training (its Figure 6b); the features are then those of the whole model.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,7 @@ from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Local, Net, Server, Ups, cross_entropy, hyper
 from idiolect.core.tree import Record, Tree
 from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.shared.alignment import Alignment
 
 
 def cyclic_distillation(
@@ -40,9 +43,15 @@ def masked(params: Tree, only: Tree) -> Tree:
 
 
 @dataclass(frozen=True)
-class CD2pFed(FedAvg):
+class CD2pFed(Alignment, FedAvg):
     """Channels divided into shared and private ones that distil into each other."""
 
+    align: bool = hyper(False)
+    align_manner: ClassVar[Literal["serial"]] = "serial"  # type: ignore[misc]
+    align_weight: ClassVar[float] = 1.0  # type: ignore[misc]
+    align_lr: float = hyper(0.01, needs="align=true")
+    align_epochs: int = hyper(1, needs="align=true")
+    align_batch_size: int | Literal["full", "same"] = hyper("same", needs="align=true")
     personal_share: float = hyper(0.5, "private share of each layer's channels", min=0, max=1)
     growth_rounds: int = hyper(
         50, "rounds until that share is reached (0: at once)", min=0, needs="personal_share!=0"
@@ -68,6 +77,7 @@ class CD2pFed(FedAvg):
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         part, start = down["model"], tree.overlay(down["model"], mine["model"])
+        start = self.aligned(local, start, mine["model"], part)
         shared, private = self._sub_networks(part, tree.pick(start, local.net.weights))
         if self.distill and private:
             extra = (shared, private, local.each(self.distill))

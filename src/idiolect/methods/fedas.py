@@ -11,6 +11,14 @@ the code does not (default). The code takes samples in stored order and drops th
 in training, alignment, class means and trace: order='fixed', drop_last=true. The code aligns the
 server's own object, so client k inherits the alignment of clients 1..k-1 and identical clients end
 up different; here every client aligns a copy.
+
+Eq. 5 takes one gradient of the whole data's log-likelihood, the code the sum over mini-batches of
+squared gradients of their means (default): trace='whole_data' (Eq. 5; it grows with the square of
+the data), 'whole_data_mean' (of the mean loss). The min-max weights of Figure 6a are printed
+without the sum to 1 that mixing needs: 'minmax' is scaled to it, 'minmax_printed' moves the base
+by the sum of weighted updates as they are. The paper quotes a learning rate decay of 1e-3 and the
+code has none on: lr_decay=0.999 is that. Figure 4b's other ways to align: `align_manner`,
+`align_to`.
 """
 
 from dataclasses import dataclass
@@ -21,43 +29,25 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.local import Local
-from idiolect.core.method import Down, Ids, Server, SgdMethod, Ups, cross_entropy, features, hyper
+from idiolect.core.method import Down, Ids, Server, Ups, cross_entropy, hyper
 from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
-
-
-def match_sample(net: Net, params: Tree, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
-    """Squared distance to the features the client's previous base gave the same sample (Eq. 2)."""
-    return (net.features(params, x) - target).square().sum(1)
-
-
-def match_class_mean(net: Net, params: Tree, x: Tensor, y: Tensor, means: Tensor) -> Tensor:
-    """Sum over the classes in the batch of the mean squared error to the class's mean feature."""
-    error = (net.features(params, x) - means[y]).square().mean(1)
-    same = (y[:, None] == y[None, :]).sum(1)
-    return (error / same * (y >= 0)).sum()
+from idiolect.methods.shared.alignment import Alignment
 
 
 @dataclass(frozen=True)
-class FedAS(SgdMethod):
+class FedAS(Alignment):
     """Personal head, aligned base, bases weighted by the trace of the Fisher information."""
 
     lr: float = hyper(0.005)
     epochs: int = hyper(5)
     batch_size: int | Literal["full"] = hyper(16)
     drop_last: bool = hyper(False, "leave out last partial batches, in all three phases", needs="")
-    align: bool = hyper(True, "parameter alignment (Eq. 2-4)")
-    align_lr: float = hyper(0.01, "step size of the alignment", min=0, needs="align=true")
-    align_epochs: int = hyper(1, "epochs of the alignment", min=1, needs="align=true")
-    align_batch_size: int | Literal["full", "same"] = hyper(
-        "same", "its mini-batch size", min=1, needs="align=true"
-    )
-    target: Literal["class_mean", "sample"] = hyper("class_mean", "its target", needs="align=true")
     synchronize: bool = hyper(True, "weigh bases by Fisher trace (Eq. 5-8), else by samples")
-    trace: Literal["batches", "mean_over_batches", "per_sample"] = hyper(
-        "batches", "squared gradients: sum, mean, or per sample", needs="synchronize=true"
-    )
-    normalize: Literal["proportional", "softmax", "minmax"] = hyper(
+    trace: Literal[
+        "batches", "mean_over_batches", "per_sample", "whole_data", "whole_data_mean"
+    ] = hyper("batches", "squared gradients of what (whole_data: Eq. 5)", needs="synchronize=true")
+    normalize: Literal["proportional", "softmax", "minmax", "minmax_printed"] = hyper(
         "proportional", "from traces to weights", needs="synchronize=true"
     )
     literal_mean: bool = hyper(False, "divide the update by m as Eq. 8 is printed")
@@ -82,38 +72,32 @@ class FedAS(SgdMethod):
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         base = down["base"]
         model = tree.overlay(base, mine["model"])
-        if self.align:
-            moved = self._align(local, model, mine["model"], train=base)
-            model = tree.overlay(tree.crop(moved, base), model)  # personal channels as they were
-        model = self.train(local, model)  # Algorithm 1: base and head jointly
+        model = self.aligned(local, model, mine["model"], part=base)
+        model = self.train_aligned(
+            local, model, mine["model"]
+        )  # Algorithm 1: base and head jointly
         up: Record = {"base": tree.crop(model, base)}
         if self.synchronize:
             up["trace"] = self._trace(local, model)
         return up, {"model": model}
 
-    def _align(self, local: Local, model: Tree, previous: Tree, train: Tree) -> Tree:
-        batches = self.batches
-        if self.align_batch_size != "same":
-            batches["batch_size"] = self.align_batch_size
-        how = batches | {"lr": self.align_lr, "epochs": self.align_epochs, "train": train}
-        target = local.forward(features, previous)
-        if self.target == "sample":
-            return local.sgd(match_sample, model, extra=(target,), purpose="align", **how).params
-        # As published: a sample that no batch ever holds does not count for the mean either.
-        never_held = self.drop_last and self.order != "shuffled"
-        means = local.class_mean(target, **(batches if never_held else {}))
-        how |= {"extra": (means,), "coupled": "filled"}
-        return local.sgd(match_class_mean, model, purpose="align", **how).params
-
     def _trace(self, local: Local, model: Tree) -> Tensor:
+        if self.trace.startswith("whole_data"):
+            gradient, _, _ = local.grad(cross_entropy, model)
+            square = tree.dot(gradient, gradient)
+            return square if self.trace == "whole_data_mean" else square * local.sizes.square()
         how = self.batches | {"per_sample": self.trace == "per_sample"}
         total, count = local.squared_grad(cross_entropy, model, **how)
         return total / count if self.trace == "mean_over_batches" else total
 
     def aggregate(self, server: Server, ups: Ups) -> None:
         weight = trace_weights(ups["trace"], self.normalize) if self.synchronize else ups.share
-        server.log(aggregation_weight=weight)
+        server.log_clients(ups.ids, aggregation_weight=weight)
+        if self.synchronize:
+            server.log_clients(ups.ids, fisher_trace=ups["trace"])
         base = tree.mix(weight, ups["base"])  # Eq. 7
+        if self.synchronize and self.normalize == "minmax_printed":  # the rest stays where it is
+            base = tree.add(base, tree.scale(server["base"], 1 - weight.sum()))
         if self.literal_mean:  # Eq. 8
             base = tree.lerp(server["base"], base, 1 / len(ups))
         server["base"] = base
@@ -130,7 +114,8 @@ def trace_weights(trace: Tensor, normalize: str) -> Tensor:
     """Aggregation weights from Fisher traces; uniform where the traces say nothing."""
     if normalize == "softmax":
         return torch.softmax(trace, 0)
-    if normalize == "minmax":
-        trace = trace - trace.min()
     total = trace.sum()
+    if normalize.startswith("minmax"):
+        trace = trace - trace.min()
+        total = trace.max() if normalize == "minmax_printed" else trace.sum()
     return torch.where(total > 0, trace / total, torch.full_like(trace, 1 / len(trace)))

@@ -11,7 +11,7 @@ after half and three quarters of the rounds, which `lr_decay` only approximates.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from idiolect.core import tree
 from idiolect.core.method import Ids, Local, Net, Record, Server, Tree, hyper
@@ -27,6 +27,7 @@ class FedBABU(FedPer):
     batch_size: int | Literal["full"] = hyper(50)
     momentum: float = hyper(0.9)
     personal_layers: str = hyper("head", "what stays frozen at its common start")
+    head_init: ClassVar[Literal["start"]] = "start"  # type: ignore[misc]  # the same for all
     fine_tune: Literal["head", "body", "all"] = hyper(
         "head", "what a client fine-tunes", needs="fine_tune_epochs!=0"
     )

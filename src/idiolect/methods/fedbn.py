@@ -8,6 +8,7 @@ count, which is the same there.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from idiolect.core.method import hyper
 from idiolect.methods.fedper import FedPer
@@ -18,6 +19,7 @@ class FedBN(FedPer):
     """Normalization layers, with their statistics, stay; everything else is averaged."""
 
     personal_layers: str = hyper("norm", "what stays: norm, or name patterns")
+    head_init: ClassVar[Literal["start"]] = "start"  # type: ignore[misc]  # it is shared
 
     name = "fedbn"
     paper = "Li et al., FedBN: FL on Non-IID Features via Local Batch Normalization"

@@ -10,7 +10,16 @@ over the K largest of row i. Defaults are the paper's: K 5, lr 0.01, batches of 
 
 Where paper and code disagree: Eq. 16 takes one full gradient step for the guidance, Algorithm 1 one
 epoch, the code E epochs; here it is one epoch, `guidance` has the others. The code's "more guidance
-epochs" repeats the same start; n_epochs really goes further. A distance of 0 divides by zero in the
+epochs" repeats the same start; n_epochs really goes further.
+
+The paper's appendix C.6 tried other guidance, which needs no second upload (traffic 2).
+'last_round' is the client's own trained model of the round it was in before (w_1 of Table 6), kept
+by the server, or the common start where there was none: the first round's rows are all alike.
+'current' is what it trained in this round: the distance to itself is 0, so every client stays on
+its own (the paper found it worse). Read without a hat, as the appendix writes it, that is the
+mixed model the round began with: 'received'. From a common start its rows stay alike for ever.
+
+A distance of 0 divides by zero in the
 code; here such models share the weight. BatchNorm statistics stay on the client, as in the code.
 """
 
@@ -26,6 +35,7 @@ from idiolect.core.method import Down, Ids, Net, Server, SgdMethod, Table, Ups, 
 from idiolect.core.tree import Record, Tree
 
 EPS = 1e-12
+KNOWN_TO_SERVER = ("last_round", "current", "received")  # guidance that is not sent
 
 
 @dataclass(frozen=True)
@@ -34,9 +44,9 @@ class FedDWA(SgdMethod):
 
     batch_size: int | Literal["full"] = hyper(20)
     top_k: int = hyper(5, "models mixed for each client; self competes like any other", min=1)
-    guidance: Literal["one_epoch", "n_epochs", "one_batch", "full_gradient", "last_round"] = hyper(
-        "one_epoch", "how the guidance model looks one step ahead"
-    )
+    guidance: Literal[
+        "one_epoch", "n_epochs", "one_batch", "full_gradient", "last_round", "current", "received"
+    ] = hyper("one_epoch", "one step ahead, or own model of last round, own now, mixed as received")
     guidance_epochs: int = hyper(1, "epochs of n_epochs", min=1, needs="guidance=n_epochs")
 
     name = "feddwa"
@@ -47,7 +57,9 @@ class FedDWA(SgdMethod):
     rounds_default = 100
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
-        return {"models": Table(tree.pick(start, net.weights))}
+        weights = tree.pick(start, net.weights)
+        last = {"last": Table(weights)} if self.guidance == "last_round" else {}
+        return {"models": Table(weights), **last}
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"stats": tree.pick(start, local.net.stats)}
@@ -58,7 +70,7 @@ class FedDWA(SgdMethod):
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         model = self.train(local, down["model"] | mine["stats"])
         up = {"model": tree.pick(model, local.net.weights)}
-        if self.guidance != "last_round":  # the server still has the model it sent
+        if self.guidance not in KNOWN_TO_SERVER:
             up["guidance"] = tree.pick(self._guidance(local, model), local.net.weights)
         return up, {"stats": tree.pick(model, local.net.stats)}
 
@@ -71,11 +83,23 @@ class FedDWA(SgdMethod):
         return self.train(local, model, epochs=epochs, steps=steps, purpose="guidance")
 
     def aggregate(self, server: Server, ups: Ups) -> None:
-        guidance = ups["guidance"] if "guidance" in ups else server["models"][ups.ids]
-        distance = tree.square_distances(guidance, ups["model"])
+        distance = tree.square_distances(self._toward(server, ups), ups["model"])
         p = mixing_weights(distance, self.top_k)
         server["models"][ups.ids] = tree.mix(p, ups["model"])
-        server.log(aggregation_weight=p, distance=distance)
+        if self.guidance == "last_round":
+            server["last"][ups.ids] = ups["model"]
+        server.log_clients(ups.ids, ups.ids, aggregation_weight=p, distance=distance)
+
+    def _toward(self, server: Server, ups: Ups) -> Tree:
+        """The guidance models of the arrivals."""
+        if self.guidance == "last_round":
+            last: Tree = server["last"][ups.ids]
+            return last
+        if self.guidance == "received":
+            received: Tree = server["models"][ups.ids]
+            return received
+        guidance: Tree = ups["model" if self.guidance == "current" else "guidance"]
+        return guidance
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"] | mine["stats"]

@@ -4,13 +4,16 @@ A client trains base and personal layers together by SGD (its Algorithm 1); the 
 bases by sample count, the personal layers stay. `personal_layers` says which they are: by default
 the head, the last linear layer.
 
-PFLEGO compares with a FedPer of 50 joint full-batch steps per round: batch_size='full', epochs=50.
+PFLEGO compares with a FedPer of 50 joint full-batch steps per round: batch_size='full', epochs=50,
+whose heads tell the client's own classes apart and start uniform in [0, 1): head_init='uniform'.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Local, Net, Record, Server, SgdMethod, Tree, Ups, hyper
+from idiolect.methods.shared.own_classes import own_class_head
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,9 @@ class FedPer(SgdMethod):
     """Base and personal layers train together; the base is averaged by sample count."""
 
     personal_layers: str = hyper("head", "what stays: head, norm, or name patterns")
+    head_init: Literal["start", "uniform"] = hyper(
+        "start", "heads as in the model, or of own classes and uniform in [0, 1) as PFLEGO's FedPer"
+    )
 
     name = "fedper"
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers"
@@ -29,7 +35,10 @@ class FedPer(SgdMethod):
         return {"base": tree.drop(start, net.part(self.personal_layers))}
 
     def client_init(self, start: Tree, local: Local) -> Record:
-        return {"own": tree.pick(start, local.net.part(self.personal_layers))}
+        own = tree.pick(start, local.net.part(self.personal_layers))
+        if self.head_init == "uniform":
+            own |= tree.pick(own_class_head(start, local, uniform=True), own)
+        return {"own": own}
 
     def download(self, server: Server, who: Ids) -> Down:
         return Down(shared={"base": server["base"]})

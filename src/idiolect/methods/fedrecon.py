@@ -13,13 +13,13 @@ that one step is the gradient; `server='sgd'`, `alpha='sampled'`, `scale=false`.
 Where PFLEGO's listing and code disagree: the listing multiplies by I/r, the code does not: `scale`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, Ups, features, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, features, hyper
 from idiolect.core.tree import Record, Tree
 from idiolect.methods.pflego import PFLEGO, head_loss
 from idiolect.methods.shared import holdout
@@ -41,6 +41,7 @@ class FedRecon(PFLEGO):
     update_steps: int = hyper(1, "gradient steps on theta per round", min=1)
     update_lr: float = hyper(0.1, "their size, if several", above=0, needs="update_steps!=1")
     scale: bool = hyper(True, "the server multiplies by I/r (PFLEGO's listing)")
+    ratio: Literal["expected", "drawn"] = hyper("expected", needs="scale=true")
     head_step: ClassVar[Literal["literal"]] = "literal"  # type: ignore[misc]  # there is none
 
     name = "fedrecon"
@@ -79,11 +80,8 @@ class FedRecon(PFLEGO):
         how |= {"train": local.net.head, "x": phi, "extra": (even,)}
         return local.sgd(weighted_head_loss, head, **how).params, odd
 
-    def aggregate(self, server: Server, ups: Ups) -> None:
-        if not self.scale:
-            down = tree.scale(ups["gradient"], len(ups) / len(server.sizes))
-            ups = replace(ups, record={"gradient": down})
-        super().aggregate(server, ups)
+    def _ratio(self, server: Server, who: Ids) -> float:
+        return super()._ratio(server, who) if self.scale else 1.0
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["theta"] | self._begin(mine) | mine["stats"]

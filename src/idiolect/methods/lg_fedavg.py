@@ -9,7 +9,7 @@ weights), and on CIFAR-10 also shares the layer below the last (`personal_layers
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from idiolect.core.method import hyper
 from idiolect.methods.fedper import FedPer
@@ -23,6 +23,7 @@ class LGFedAvg(FedPer):
     batch_size: int | Literal["full"] = hyper(50)
     momentum: float = hyper(0.5)
     personal_layers: str = hyper("body", "what stays: body, or name patterns")
+    head_init: ClassVar[Literal["start"]] = "start"  # type: ignore[misc]  # it is shared
 
     name = "lg_fedavg"
     paper = "Liang et al., Think Locally, Act Globally: Federated Learning with LG"

@@ -13,7 +13,9 @@ low that their probability is exactly 0, so the exported model is a plain module
 
 Where paper and code disagree: Eq. 6 scales the head step by alpha_i; Eq. 4, Algorithm 1 and the
 code do not: `head_step` 'literal' (default) or 'exact'. The paper normalises alpha over all
-clients, the code over the sampled ones and keeps I/r: `alpha` 'all' (default) or 'sampled'.
+clients, the code over the sampled ones and keeps I/r: `alpha` 'all' (default) or 'sampled'. If each
+client comes with some probability, the paper's r is the number expected, which makes G unbiased:
+`ratio` 'expected' (default; the number drawn where the schedule says none) or 'drawn'.
 """
 
 from dataclasses import dataclass
@@ -28,8 +30,7 @@ from idiolect.core.local import Local
 from idiolect.core.method import Down, Ids, Method, Net, Server, Ups, cross_entropy, features, hyper
 from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared.adam import adam
-
-NEVER = -1e9  # bias of classes a client does not have
+from idiolect.methods.shared.own_classes import own_class_head
 
 
 def head_loss(net: Net, params: Tree, h: Tensor, y: Tensor) -> Tensor:
@@ -51,6 +52,9 @@ class PFLEGO(Method):
     head_init: Literal["uniform", "start"] = hyper(
         "uniform", "heads start uniform in [0, 1), or from the model's own head"
     )
+    ratio: Literal["expected", "drawn"] = hyper(
+        "expected", "r of I/r: clients expected in a round, or those of this round"
+    )
 
     name = "pflego"
     paper = "Nikoloutsopoulos et al., Personalized FL with Exact SGD"
@@ -67,24 +71,19 @@ class PFLEGO(Method):
         return {"theta": theta, "updates": count, **moments}
 
     def client_init(self, start: Tree, local: Local) -> Record:
-        local.net.biased_head()
-        absent = local.counts == 0  # [K, classes]
-        head = {}
-        for n in local.net.head:
-            own = start[n]
-            if self.head_init == "uniform":
-                own = local.uniform(own.shape[1:], f"head/{n}")
-            fill = NEVER if n.endswith("bias") else 0.0
-            where = absent.view(*absent.shape, *[1] * (own.ndim - 2))
-            head[n] = own.masked_fill(where, fill)
+        head = own_class_head(start, local, self.head_init == "uniform")
         return {"head": head, "stats": tree.pick(start, local.net.stats)}
 
     def download(self, server: Server, who: Ids) -> Down:
-        ratio = len(server.sizes) / len(who)  # I / r
-        scale = server["updates"].new_tensor(ratio, dtype=torch.float64)
+        scale = server["updates"].new_tensor(self._ratio(server, who), dtype=torch.float64)
         shared = {"theta": server["theta"], "scale": scale}
         exact = self.head_step == "exact"
         return Down(shared, each={"alpha": self._alpha(server, who)} if exact else {})
+
+    def _ratio(self, server: Server, who: Ids) -> float:
+        """I / r."""
+        r = server.expected if self.ratio == "expected" else None
+        return len(server.sizes) / (r or len(who))
 
     def _alpha(self, server: Server, who: Ids) -> Tensor:
         sizes = [server.sizes.get(i, 0) for i in who]  # unseen: 0
@@ -107,7 +106,7 @@ class PFLEGO(Method):
         return up, {"head": head, "stats": tree.pick(after, local.net.stats)}
 
     def aggregate(self, server: Server, ups: Ups) -> None:
-        scale = len(server.sizes) / len(ups)
+        scale = self._ratio(server, ups.ids)
         g = tree.scale(tree.mix(self._alpha(server, ups.ids), ups["gradient"]), scale)  # Eq. 7
         server["updates"] = server["updates"] + 1
         if self.server == "adam":

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -74,13 +75,14 @@ def _own(
 
 
 def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the model") -> None:
-    """The model must take two samples and give a value for each class."""
+    """The model must take two samples, as floating point or as whole numbers (tokens), and give a
+    value for each class."""
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
     was_training = model.training
     model.eval()  # so that batch norm neither needs a batch nor moves its statistics
     try:
         with torch.no_grad():
-            out = model(torch.zeros(2, *shape, dtype=dtype))
+            out = _of_two(model, shape, dtype)
     except Exception as error:
         raise UserError(
             f"{what} cannot take samples of shape {list(shape)}: {_one_line(error)}"
@@ -94,6 +96,15 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
             f" it must give [2, {classes}]"
         )
     check_trains(model, shape, what)
+
+
+def _of_two(model: nn.Module, shape: Shape, dtype: torch.dtype) -> Any:
+    try:
+        return model(torch.zeros(2, *shape, dtype=dtype))
+    except (RuntimeError, IndexError) as error:
+        with suppress(Exception):
+            return model(torch.zeros(2, *shape, dtype=torch.int64))
+        raise error
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """The papers' networks by name. A new one is a subclass of Model in this file, no more."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -88,6 +88,10 @@ class Resnet8(Model):
     """FedDWA on Tiny-ImageNet: three stages of one basic block, batch norm, Kaiming init."""
 
     width: int = hyper(16, "channels of the first stage", min=1)
+    init: Literal["fan_in", "fan_out"] = hyper(
+        "fan_in",
+        "Kaiming by inputs, all layers (FedDWA); or by outputs, convolutions only",
+    )
 
     name = "resnet8"
 
@@ -103,10 +107,12 @@ class Resnet8(Model):
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
-        for module in body.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        return Network(body, 4 * self.width, classes)
+        model = Network(body, 4 * self.width, classes)
+        layers = (nn.Conv2d, nn.Linear) if self.init == "fan_in" else (nn.Conv2d,)
+        for module in model.modules():
+            if isinstance(module, layers):
+                nn.init.kaiming_normal_(module.weight, mode=self.init, nonlinearity="relu")
+        return model
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from idiolect.core import files
 from idiolect.errors import UserError
 
 KEPT = 2
+FILES = ("begun.json", "round_*.json", "round_*.safetensors")
 NOTHING_YET = -1  # the round of the checkpoint that a run begins with
 _NAME = re.compile(r"(round_(?P<round>\d{6,})|begun)\.json")
 
@@ -68,13 +69,7 @@ def save(
     weights = folder / f"{_stem(round)}.safetensors"
     files.write_tensors(weights, tensors)
     _write(folder, round, weights, meta, stack)
-    kept = rounds(folder)
-    for old in kept[KEPT:]:
-        remove(folder, old)
-    for stray in folder.glob("round_*.safetensors"):
-        if stray.name not in {f"{_stem(number)}.safetensors" for number in kept}:
-            with suppress(OSError):
-                stray.unlink(missing_ok=True)
+    tidy(folder, round)
 
 
 def rounds(folder: Path) -> list[int]:
@@ -129,7 +124,20 @@ def _reading() -> Iterator[None]:
         ) from None
 
 
-def remove(folder: Path, number: int) -> None:
+def tidy(folder: Path, until: int) -> None:
+    """Keep the last two checkpoints up to round `until`."""
+    found = rounds(folder)
+    kept = [number for number in found if number <= until][:KEPT]
+    for other in set(found) - set(kept):
+        _remove(folder, other)
+    names = {f"{_stem(number)}.safetensors" for number in kept}
+    for stray in folder.glob("round_*.safetensors"):
+        if stray.name not in names:
+            with suppress(OSError):
+                stray.unlink(missing_ok=True)
+
+
+def _remove(folder: Path, number: int) -> None:
     # The JSON goes first: without it the tensors do not count as a checkpoint.
     for suffix in (".json", ".safetensors"):
         with suppress(OSError):

@@ -7,7 +7,7 @@ A resolved config is a plain dict with every setting written out, as in `config.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class RunConfig(SimulationOptions):
     method: dict = hyper({}, "method (idiolect list methods)")
     data: dict = hyper({"name": "digits"}, "dataset (idiolect list datasets)")
     split: dict = hyper({"name": "dirichlet"}, "how the data is split over clients")
-    model: dict = hyper({}, "network, or your own module:Class; by dataset if not given")
+    model: dict = hyper({}, "network, or your own file.py:Class; by dataset if not given")
     checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
 
     def __post_init__(self) -> None:
@@ -61,11 +61,16 @@ def resolve(
     below = {} if file is None else read_yaml(file)
     above = [flags, *map(parse_set, sets)]
     try:
-        return complete(_layered(below, *above))
+        return resolve_layers([below, *above])
     except UserError as error:
         if below and _mistake(below, *map(_names, above)) == str(error):
             raise UserError(f"{file}: {error}") from None
         raise
+
+
+def resolve_layers(layers: Iterable[Mapping[str, Any]]) -> Config:
+    """Defaults below all layers, each over those before it, checked and complete."""
+    return complete(_layered(*layers))
 
 
 def check(config: Config, file: Path) -> None:
@@ -206,7 +211,7 @@ def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Config:
     out: Config = {}
     for key, value in config.items():
-        inner = isinstance(value, Mapping)
+        inner = isinstance(value, Mapping) and bool(value)
         out |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return out
 

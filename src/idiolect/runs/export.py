@@ -95,6 +95,7 @@ def _delete(export: Path) -> None:
     if files.kind(export) is None:
         return
     _check(export)
+    files.remove_drafts(export, *FILES)
     for entry in list(os.scandir(export)):
         os.unlink(entry.path)
     export.rmdir()
@@ -104,5 +105,6 @@ def _check(export: Path) -> None:
     if (found := files.kind(export)) != "a folder":
         raise UserError(f"{export} is {found}, not an export of the run; move it away")
     for entry in list(os.scandir(export)):
-        if not (entry.is_file(follow_symlinks=False) and files.belongs(entry.name, *FILES)):
+        whole = entry.is_file(follow_symlinks=False) or entry.name.endswith(files.ROOM)
+        if entry.is_symlink() or not whole or not files.belongs(entry.name, *FILES):
             raise UserError(f"{entry.path} is not of the run, which must delete {export}; move it")

@@ -18,7 +18,7 @@ from idiolect.errors import UserError
 Item = TypeVar("Item")
 Columns = Mapping[str, np.ndarray]
 
-LARGEST_LOG = 1 << 20  # bytes of one logged tensor; a larger one is not kept
+LARGEST_LOG = 4 << 20  # bytes of one logged tensor (1,024 x 1,024 clients); no larger one is kept
 LARGEST_TABLE = 50_000_000  # rows of clients.parquet: clients times rounds
 LOG_BUDGET = 64 << 20  # bytes of one log over the whole run; beyond it, rounds are skipped evenly
 

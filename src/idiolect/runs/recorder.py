@@ -43,7 +43,8 @@ class Recorder:
 
     def begin(self) -> None:
         """Make the folder of a new run, or the one that a kill left unfinished."""
-        files.remove_drafts(self.out, *FILES)
+        self._remove_drafts()
+        seal.write(self.out, self.config)
         files.write_json(self.out / "env.json", describe(self.config, self.sim))
         checkpoint.begin(self.out / "checkpoint")
         seal.write(self.out, self.config)
@@ -120,19 +121,20 @@ class Recorder:
     def cut(self) -> None:
         """Forget on disk what is later than the round to go on from."""
         folder = self.out / "checkpoint"
-        files.remove_drafts(self.out, *FILES, *PARTS)
-        files.remove_drafts(folder, "*.json", "*.safetensors")
+        self._remove_drafts()
         if not self.checkpoints:  # put aside: nothing is left of the run but its config
             self.begin()
-        for number in checkpoint.rounds(folder):
-            if number > self.round:
-                checkpoint.remove(folder, number)
+        checkpoint.tidy(folder, self.round)
         self.clients.truncate(self.round)
         self.matrices.truncate(self.round)
         self.events = [event for event in self.events if event["round"] <= self.round]
         files.write_text(self.out / "events.jsonl", "".join(map(_line, self.events)))
         scores = {t: self._score(rows) for t, rows in self.clients.rounds.items()}
         self.exports.resume(self.round, scores)
+
+    def _remove_drafts(self) -> None:
+        files.remove_drafts(self.out, seal.FILE, *FILES, *PARTS)
+        files.remove_drafts(self.out / "checkpoint", *checkpoint.FILES)
 
     def record(self, done: Any) -> None:
         """One round: a line in events.jsonl now, its rows and logs at the next checkpoint."""

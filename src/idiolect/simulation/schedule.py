@@ -63,6 +63,15 @@ class Participation(Checked):
             return "full"
         return f"binomial:{self.rate:g}" if self.kind == "binomial" else f"{self.rate:g}"
 
+    def expected(self, clients: int) -> float:
+        """How many of so many clients take part in a round: the number, or its mean."""
+        if self.kind == "full" or self.rate == 1:
+            return clients
+        return self.rate * clients if self.kind == "binomial" else self._count(clients)
+
+    def _count(self, clients: int) -> int:
+        return max(1, int(self.rate * clients + 1e-9))
+
     def draw(self, clients: Sequence[int], seed: int, round: int) -> list[int]:
         """int(rate * N) clients without replacement, or each with probability `rate`."""
         if self.kind == "full" or self.rate == 1:
@@ -72,7 +81,7 @@ class Participation(Checked):
             return [
                 i for i, u in zip(clients, draw.random(len(clients)), strict=True) if u < self.rate
             ]
-        count = max(1, int(self.rate * len(clients) + 1e-9))
+        count = self._count(len(clients))
         return sorted(int(i) for i in draw.choice(list(clients), count, replace=False))
 
 
@@ -83,6 +92,7 @@ class Stragglers(Checked):
     Cycles, with T train, U late upload, B train and upload, L train in vain:
     code `T ..(p-1).. U B` as the authors' program, paper `T ..(p-1).. U`, discard `..(p).. L B`
     where late work is thrown away. auto is code for asynchronous methods, discard for the others.
+    For a method that uses no late work, paper is `B ..(p)..`: there in one round, away for p.
     Short form: their number.
     """
 
@@ -126,6 +136,8 @@ class Stragglers(Checked):
             cycle = "code" if asynchronous else "discard"
         if cycle == "discard":
             return "." * period + "LB"
+        if cycle == "paper" and not asynchronous:
+            return "B" + "." * period
         return "T" + "." * (period - 1) + ("UB" if cycle == "code" else "U")
 
     def missing_periods(self, clients: Sequence[int]) -> dict[int, int]:
@@ -188,10 +200,10 @@ def make(
         return _clocked(clients, rounds, seed, participation, clock, asynchronous)
     stragglers = stragglers or Stragglers()
     slow = stragglers.missing_periods(clients)
-    if slow and not asynchronous and stragglers.cycle in ("code", "paper"):
+    if slow and not asynchronous and stragglers.cycle == "code":
         raise UserError(
-            f"stragglers.cycle '{stragglers.cycle}' delivers late work but this method does not "
-            "use late work; set stragglers.cycle=discard, or take an asynchronous method"
+            "stragglers.cycle 'code' delivers late work but this method does not use late work; "
+            "set stragglers.cycle=discard or paper, or take an asynchronous method"
         )
     turns = []
     out: dict[int, int] = {}
@@ -325,3 +337,9 @@ def _from_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for e in rounds
     ]
+
+
+def has_stragglers(turns: list[Turn]) -> bool:
+    """Whether somebody's work arrives late or never."""
+    late = (s < t for t, turn in enumerate(turns) for s in turn.arrive.values())
+    return any(turn.lost for turn in turns) or any(late)

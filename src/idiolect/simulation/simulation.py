@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import models
-from idiolect.core import tree
+from idiolect.core import record, tree
 from idiolect.core.clients import Table
 from idiolect.core.method import Down, Method, Ups
 from idiolect.core.net import initial_tree
@@ -77,8 +77,12 @@ class Simulation:
         }
         sizes = {i: len(federation.train[i]) for i in federation.seen}
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
+        self._has_stragglers = schedules.has_stragglers(self.turns)
         begin = self.start_tree
         self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
+        if not (schedule is not None or stragglers or clock):
+            drawn = Participation.of(participation)
+            self.server.expected = drawn.expected(len(sizes))
         self.mine = Table(partial(_client_init, method, self.engine, begin, own))
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
@@ -163,20 +167,26 @@ class Simulation:
             result.bytes_down += down.nbytes(k)
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
-            result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
+            result.samples = int(fitted.samples.sum())
+            self._show(fitted.logs, turn.start, result)
             unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
         ups = yield from self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
             method.aggregate(self.server, ups)
         result.staleness = [t - s for s in turn.arrive.values()]
-        result.logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
+        logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
+        result.logs = {n: v for n, v in logs.items() if not v.isnan().all()}
         self.round = t + 1
         if server_state.is_tested(self.round, self.rounds, self.eval_every):
             testing = Span(self.device)
             yield from self._evaluate(after)
             unknown.testing = testing.end()
             unknown.scores = self.scores.snapshot()
+        elif self._has_stragglers:
+            testing = Span(self.device)
+            yield from self._test_stragglers(after)
+            unknown.testing = testing.end()
         result.clients = self._columns(turn)
         unknown.whole.end()
         result.open = unknown
@@ -223,14 +233,22 @@ class Simulation:
             return {}
         ids = list(late)
         up = self.engine.to_device(tree.pile([self.pending.pop(i)[1] for i in ids]))
-        if type(self.method).rejoin is not Method.rejoin:
+        if self.method.rejoins:
             down = self._sent(self.method.download_late(self.server, ids, list(late.values())))
             result.bytes_down += down.nbytes(len(ids))
             seen = down.stacked(len(ids))
             done: Fitted = yield Rejoin(ids, t, (seen, self.mine[ids], up))
             up, self.mine[ids] = done.up, done.mine
+            self._show(done.logs, ids, result)
             after.append((ids, done.trained))
         return {i: tree.row(up, k) for k, i in enumerate(ids)}
+
+    def _show(self, logs: Tree, ids: list[int], result: Round) -> None:
+        """What clients show of the round, at their ids."""
+        for name, value in logs.items():
+            shown = self.server.by_id(value, ids)
+            known = result.logs.get(name)
+            result.logs[name] = shown if known is None else torch.where(shown.isnan(), known, shown)
 
     # --- evaluation ---
 
@@ -240,6 +258,20 @@ class Simulation:
         yield from self.evaluation.test_round(shared, after, self._predictors)
         if self.round == self.rounds and self.federation.unseen:
             yield from self._adapt_unseen(list(self.federation.unseen))
+
+    def _test_stragglers(self, after: Sequence[Models]) -> Asking[None]:
+        """Between two tested rounds, test the models of clients who will not train again until the
+        next one: a straggler that is never back in a tested round would stay untested for ever."""
+        until = server_state.next_tested(self.round, self.rounds, self.eval_every)
+        rejoins = type(self.method).rejoin is not Method.rejoin
+        again: set[int] = set()
+        for t, turn in enumerate(self.turns[self.round : until], self.round):
+            again |= set(turn.start) | {i for i, s in turn.arrive.items() if rejoins and s < t}
+        for ids, params in after:
+            rows = [k for k, i in enumerate(ids) if i not in again]
+            yield from self.evaluation.test(
+                "after", record.select(params, rows), [ids[k] for k in rows]
+            )
 
     def _personal(self, ids: list[int]) -> Tree:
         """What clients predict with."""

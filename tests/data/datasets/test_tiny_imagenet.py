@@ -1,5 +1,7 @@
 """Tiny-ImageNet from small files in its official layouts."""
 
+import numpy as np
+
 from idiolect.data import datasets
 from tests.data.dataset_files import colour, encode, grey, write_parquet
 
@@ -26,3 +28,17 @@ def test_tiny_imagenet_parquet_uses_valid_as_test(no_data):
         path = no_data / f"tiny_imagenet/data/{part}-00000-of-00001-abc.parquet"
         write_parquet(path, colour(1, 64), label=[199])
     assert datasets.load({"name": "tiny_imagenet", "rows": [1, 1]}).part.tolist() == [0, 1]
+
+
+def test_tiny_imagenet_at_32_is_the_mean_of_four_pixels(no_data):
+    pixels = colour(1, 64)
+    for part in ("train", "valid"):
+        path = no_data / f"tiny_imagenet/data/{part}-00000-of-00001.parquet"
+        write_parquet(path, pixels, label=[199])
+    small = datasets.dataset({"name": "tiny_imagenet", "rows": [1, 1], "side": 32})
+    assert small.shape == (3, 32, 32)
+    x = small.load().x
+    assert x.shape == (2, 3, 32, 32) and x.dtype == np.uint8
+    corner = pixels[0, :2, :2].reshape(4, 3).mean(0)
+    assert np.abs(x[0, :, 0, 0] - corner).max() <= 0.5
+    assert datasets.load({"name": "tiny_imagenet", "rows": [1, 1]}).x.shape == (2, 3, 64, 64)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from idiolect.data.splits import Split, split
+from idiolect.data.splits.base import Share
 from idiolect.errors import UserError
 from tests.data.splits.pools import shares, toy, with_writers
 
@@ -13,9 +14,12 @@ SECTIONS = [
     {"name": "classes", "clients": 5, "k": 4},
     {"name": "classes", "clients": 5, "k": 4, "shared_classes": True},
     {"name": "shards", "clients": 10},
+    {"name": "pathological", "clients": 10},
     {"name": "groups", "clients": 9},
+    {"name": "groups", "clients": 8, "dominant_classes": 3},
     {"name": "dirichlet", "clients": 6, "alpha": 0.3},
     {"name": "dirichlet", "clients": 6, "alpha": 0.3, "cap": False, "min_size": 5},
+    {"name": "dirichlet", "clients": 6, "alpha": 0.3, "cap": False, "merge": False, "min_size": 5},
     {"name": "round_robin", "clients": 12},
     {"name": "natural"},
 ]
@@ -85,6 +89,9 @@ def test_unseen_clients_are_chosen_by_seed():
         ({"name": "classes", "k": 0}, "k must be at least 1"),
         ({"name": "round_robin", "classes_per_client": 11}, "10 classes"),
         ({"name": "shards", "per_client": 0}, "per_client"),
+        ({"name": "pathological", "k": 11}, "10 classes; lower"),
+        ({"name": "pathological", "clients": 120}, "test samples than clients; lower"),
+        ({"name": "groups", "dominant_classes": 11}, "10 classes; lower"),
         ({"name": "groups", "groups": 30}, "20 clients; lower"),
         ({"name": "groups", "dominant_share": 1.5}, "dominant_share"),
         ({"name": "natural", "min_size": 0}, "min_size"),
@@ -94,3 +101,28 @@ def test_mistakes_are_one_line(section, words):
     with pytest.raises(UserError, match=words) as caught:
         shares(toy(), **section)
     assert "\n" not in str(caught.value)
+
+
+def test_local_labels_count_every_clients_classes_from_0():
+    pool = toy()
+    section = {"name": "round_robin", "clients": 12, "classes_per_client": 3}
+    made, told = split(section), split(section | {"local_labels": True})
+    held = told.shares(pool, 0)
+    for a, b in zip(held, made.shares(pool, 0), strict=True):
+        assert np.array_equal(a.train, b.train)
+    y, classes = told.labels(pool, held)
+    assert classes == 3 and made.labels(pool, held) == (pool.y, 10)
+    for share in held:
+        own = np.unique(pool.y[share.train])  # the same map for training and test samples
+        for rows in (share.train, share.test):
+            assert np.array_equal(own[y[rows]], pool.y[rows])
+
+
+def test_local_labels_leave_test_classes_nobody_learns_for_last():
+    pool = toy(per_class=2, classes=3, test_per_class=2, shuffle=False)
+    rows = np.arange(len(pool))
+    train, test = rows[(pool.part == 0) & (pool.y > 0)], rows[pool.part == 1]
+    y, classes = split({"name": "iid", "local_labels": True}).labels(
+        pool, [Share("0", train, test, train[:0])]
+    )
+    assert classes == 3 and dict(zip(pool.y[test], y[test], strict=True)) == {1: 0, 2: 1, 0: 2}

@@ -52,3 +52,14 @@ def test_dirichlet_gives_up_and_says_what_to_change():
         shares(toy(), name="dirichlet", clients=40, alpha=0.01, min_size=20, cap=False, tries=20)
     with pytest.raises(UserError, match="need 1200 samples, the data has 800"):
         shares(toy(), name="dirichlet", clients=30, min_size=40)
+
+
+def test_dirichlet_unmerged_gives_the_same_shares_of_both_parts():
+    """FedDWA's text: client m gets the fraction p_cm of the training samples of class c."""
+    pool = toy(per_class=400, test_per_class=200)
+    held = shares(pool, name="dirichlet", clients=5, alpha=0.5, merge=False, cap=False)
+    assert sum(len(s.train) for s in held) == 4000 and sum(len(s.test) for s in held) == 2000
+    for share in held:
+        assert (pool.part[share.train] != TEST).all() and (pool.part[share.test] == TEST).all()
+        train, test = (np.bincount(pool.y[r], minlength=10) for r in (share.train, share.test))
+        assert np.abs(train / 400 - test / 200).max() < 0.01

@@ -21,3 +21,24 @@ def test_groups_fractions_and_leftover_clients():
             assert own >= 800 / len(members)
             assert len(held[i].train) == pytest.approx(800 / len(members) + 80, abs=1)
             assert (counts > 0).sum() == 10
+
+
+@pytest.mark.parametrize(("classes", "dominant"), [(10, 3), (100, 20), (200, 40)])
+def test_dominant_classes_as_stated(classes, dominant):
+    """All clients of one size; 80 % from the classes of the group, the rest from all alike."""
+    pool = toy(per_class=100, classes=classes, test_per_class=50)
+    made = split({"name": "groups", "clients": 20, "dominant_classes": dominant})
+    held, sets = made.shares(pool, 0), made.class_sets(classes, 0)
+    assert [len(own) for own in sets] == [dominant] * 4
+    for what in ("train", "test"):
+        assert len({len(getattr(share, what)) for share in held}) == 1
+    for own, members in zip(sets, made.members(), strict=True):
+        for i in members:
+            counts = np.bincount(pool.y[held[i].train], minlength=classes)
+            size, other = counts.sum(), np.setdiff1d(np.arange(classes), own)
+            assert counts[own].sum() == pytest.approx(
+                0.8 * size + 0.2 * size * dominant / classes, rel=0.02, abs=2
+            )
+            assert np.ptp(counts[own]) <= 2 and np.ptp(counts[other]) <= 1
+    largest = max(np.bincount(np.concatenate([pool.y[s.train] for s in held])))
+    assert 90 <= largest <= 100  # as large as the most wanted class allows

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from idiolect.core import rng
 from idiolect.core.fields import hyper
 from idiolect.core.registry import Named
 from idiolect.core.text import reason
@@ -30,6 +31,10 @@ class Dataset(Named):
         "default", "whose mean and standard deviation; pflego and none: only x / 255"
     )
     rows: tuple[int, int] | None = hyper(None, "[train, test] samples; not set: the official ones")
+
+    sample: tuple[int, int] | None = hyper(
+        None, "[train, test] samples drawn at random, the same in every run; not set: all"
+    )
 
     section = "data"
     registry: ClassVar[dict[str, type[Any]]] = {}
@@ -88,7 +93,7 @@ class Dataset(Named):
         found = self.find() or self._downloaded()
         columns = self._columns(found)
         self._check_rows(columns, found)
-        columns = self.extended(columns)
+        columns = _drawn(self.extended(columns), self.sample)
         mean_std = {**FOR_ALL, **self.constants}[self.normalize]
         return Pool(
             x=columns["x"],
@@ -109,11 +114,15 @@ class Dataset(Named):
             places.download(self.name, self.hub_repository)
             if (found := self.find()) is not None:
                 return found
+        raise self.not_found()
+
+    def not_found(self) -> UserError:
+        """The error that says where its files were looked for and how to get them."""
         looked = ", ".join(str(root / self.name) for root in places.roots())
         ways = [f"put {self.files_wanted} in one of them (IDIOLECT_DATA names the first)"]
         if self.hub_repository:
             ways.append(f"or install idiolect[hub] to fetch {self.hub_repository}")
-        raise UserError(f"dataset '{self.name}' not found in {looked}; {', '.join(ways)}")
+        return UserError(f"dataset '{self.name}' not found in {looked}; {', '.join(ways)}")
 
     def _columns(self, found: Found) -> Columns:
         def decode() -> Columns:
@@ -160,10 +169,11 @@ class Dataset(Named):
             raise UserError(
                 f"{self.name} in {found.where}: images hold {x.dtype} values, expected bytes"
             )
-        if x.shape != (len(y), *self.shape):
+        shape = type(self).shape  # as in the files: an option may make other images of them
+        if x.shape != (len(y), *shape):
             raise UserError(
                 f"{self.name} in {found.where}: samples have shape {list(x.shape[1:])},"
-                f" expected {list(self.shape)}"
+                f" expected {list(shape)}"
             )
         if len(y) and (y.min() < 0 or y.max() >= self.n_classes):
             raise UserError(
@@ -177,3 +187,19 @@ class Dataset(Named):
                 raise UserError(
                     f"{self.name} in {found.where} is not the original data; get it again"
                 )
+
+
+def _drawn(columns: Columns, sample: tuple[int, int] | None) -> Columns:
+    """The columns of a random part of the samples, in their old order."""
+    if sample is None:
+        return columns
+    kept = []
+    for kind, wanted in zip((TRAIN, TEST), sample, strict=True):
+        rows = np.flatnonzero(columns["part"] == kind)
+        if wanted > len(rows):
+            raise UserError(f"data.sample asks for {wanted} of {len(rows)} samples; lower it")
+        kept.append(rng.keyed(0, "sample", str(kind)).permutation(rows)[:wanted])
+    rows = np.sort(np.concatenate(kept))
+    per_sample = len(columns["part"])
+    whole = ("group_names",)
+    return {k: v if k in whole or len(v) != per_sample else v[rows] for k, v in columns.items()}

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from idiolect.core.fields import hyper
 from idiolect.data import decode, layouts
@@ -17,6 +16,9 @@ from idiolect.data.labels import whole
 from idiolect.data.layouts import Found, Layout
 from idiolect.data.pool import TRAIN
 from idiolect.errors import UserError
+
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def _read_image_folders(alphabets: list[Path]) -> Columns:
         for f in layouts.files_in(c)
         if f.suffix == ".png"
     ]
+
+    from PIL import Image, ImageOps
 
     def prepare(image: Image.Image) -> Image.Image:
         # PFLEGO: invert, grey, 28x28.
