@@ -67,6 +67,7 @@ def test_a_planned_run_is_not_overwritten(tmp_path: Path) -> None:
     given = dict.fromkeys(("model", "rounds", "seed", "participation", "dtype"))
     given |= {"eval_every": None, "init": None}
     given |= {"minimum": 0, "arrivals": 2, "window": 5.0, "timeout": 9.0, "patience": 8.0}
+    given |= {"repeat": None}
     run = deploy_cli._planned("fedas", 3, given, None, [], tmp_path / "run")
     written = experiment.read_terms(run)
     assert (written.clients, written.arrivals, written.window) == (3, 2, 5.0)

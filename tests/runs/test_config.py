@@ -181,3 +181,10 @@ def test_words_survive_being_written(tmp_path: Path, word: str) -> None:
 def test_a_setting_of_what_has_none_says_so() -> None:
     with pytest.raises(UserError, match=r"unknown setting of model 'linear' 'x': it has none"):
         resolve("model.name=linear", "model.x=1")
+
+
+@pytest.mark.parametrize("item", ["rounds=-" + "9" * 4000, "seed=" + "x" * 9000, "x" * 9000 + "=1"])
+def test_a_long_value_is_quoted_short(item: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(item)
+    assert len(str(caught.value)) < 600

@@ -228,3 +228,26 @@ def test_a_server_passes_its_permission_to_the_process_of_flower(net: Path, tmp_
     with pytest.raises(UserError, match=r"--allow-code .*evil\.py:Net"):
         deploy_cli._resumed(stranger, None)
     deploy_cli._resumed(run, None)
+
+
+RECIPE = """
+name: mine
+paper: fedas
+kind: table
+title: a table of mine
+seeds: [0]
+base: {{data: digits, split: {{name: iid, clients: 4}}, model: "{model}", rounds: 1}}
+columns: [{{id: a, label: A}}]
+rows: [{{id: fedavg, label: FedAvg, method: fedavg}}]
+"""
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # pipes of the workers
+def test_a_recipe_of_someone_else_runs_no_code(net: Path, mark: Path) -> None:
+    Path("mine.yaml").write_text(RECIPE.format(model="net.py:Net"))
+    words = ["recipe", "mine.yaml", "--out", "runs", "--results", "results"]
+    refused(call(*words), f"--allow-code {net}:Net")
+    assert not mark.exists()
+    done = call(*words, "--allow-code", "net.py:Net", "--json")
+    assert done.exit_code == 0, done.output
+    assert mark.exists() and json.loads(done.stdout)[0]["done"] == 1, done.output

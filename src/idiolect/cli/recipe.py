@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from idiolect.cli import screen
-from idiolect.cli.options import Json, Seeds, examples, flags_of, with_settings
+from idiolect.cli.options import AllowCode, Json, Seeds, examples, flags_of, path, with_settings
 from idiolect.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -30,9 +30,14 @@ Budget = Annotated[
     str, typer.Option(help="Time to spend, e.g. 25m, 2h or 90s; most informative cells first.")
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes side by side.")]
-Folder = Annotated[Path, typer.Option(help="Folder of results, one folder per recipe in it.")]
+Folder = Annotated[
+    Path, typer.Option(parser=path, help="Folder of results, one folder per recipe in it.")
+]
 Runs = Annotated[
-    Path, typer.Option("--out", "-o", help="Folder of run directories; they continue there.")
+    Path,
+    typer.Option(
+        "--out", "-o", parser=path, help="Folder of run directories; they continue there."
+    ),
 ]
 All = Annotated[bool, typer.Option("--all", help="All recipes.")]
 Status = Annotated[bool, typer.Option("--status", help="Run nothing; show what is there.")]
@@ -61,6 +66,7 @@ def recipe(
     all_: All = False,
     status: Status = False,
     form: Format = "terminal",
+    allow_code: AllowCode = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -87,6 +93,7 @@ def recipe(
         seeds=parse_seeds(seeds) if seeds else None,
         only=tuple(only or ()),
         how=flags_of(given),
+        allow_code=allow_code or (),
     )
     if not status:
         line = RecipeLine()

@@ -152,7 +152,8 @@ def checked(kind: type, known: dataclasses.Field[Any], value: Any) -> Any:
         if not bounds or not isinstance(number, int | float) or isinstance(number, bool):
             continue
         if not (least <= number <= most and above < number < below):
-            raise UserError(f"{path} must be {_range(bounds)}, got {number!r}")
+            got = shortened(repr(number), 80)
+            raise UserError(f"{path} must be {_range(bounds)}, got {got}")
     return value
 
 

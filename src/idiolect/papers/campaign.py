@@ -1,7 +1,7 @@
 """Recipes from beginning to end: find what is missing, run it, and write what came out."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Results
 from idiolect.papers.runner import Outcome, RecipeProgress, Runner, clock
 from idiolect.papers.verdicts import Verdict, judge
+from idiolect.runs.build import builder
 
 
 @dataclass
@@ -120,7 +121,9 @@ class Campaign:
         seeds: Sequence[int] | None = None,
         only: Sequence[str] = (),
         how: Mapping[str, Any] | None = None,
+        allow_code: Collection[str] = (),
     ) -> None:
+        self.allow_code = allow_code
         self.recipes, self.root, self.out, self.quick = recipes, results, out, quick
         self.seeds, self.only, self.how = seeds, only, dict(how or {})
         self.interrupted = False
@@ -131,6 +134,9 @@ class Campaign:
         others = planner.all_results(self.root, self.quick)
         self._borrow(others, progress)
         jobs = [job for part in self.parts for job in part.found.jobs]
+        for job in jobs:
+            for cell in job.cells:
+                builder(cell.config, self.allow_code, f"recipe {job.label}")
         records = [record for one in others for record in one.records]
         planner.estimate(jobs, records, planner.gpu_here(self.how))
         values = {part.recipe.name: part.values for part in self.parts}
@@ -143,7 +149,7 @@ class Campaign:
             return Outcome()
         total = clock(sum(job.seconds for job in order) / processes)
         progress.note(f"{len(order)} stacks of runs to do, estimated {total}")
-        outcome = Runner(order, processes, budget, progress).run()
+        outcome = Runner(order, processes, budget, progress, self.allow_code).run()
         self.interrupted = outcome.interrupted
         if outcome.out_of_time:
             progress.note("the budget is spent; the same command goes on")

@@ -14,10 +14,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from idiolect.errors import UserError
+from idiolect.runs.build import build as from_config
 from idiolect.runs.execute import execute_together
 from idiolect.runs.interruption import Interrupted
 from idiolect.runs.progress import Progress
@@ -80,7 +82,8 @@ def _run(job: dict[str, Any], told: Told) -> bool:
     """One job; False where this process should end."""
     configs, outs = [run["config"] for run in job["runs"]], [Path(r["out"]) for r in job["runs"]]
     try:
-        execute_together(configs, outs, resume=True, progress=told)
+        build = partial(from_config, allow_code=job["allow_code"])
+        execute_together(configs, outs, resume=True, progress=told, build=build)
     except Interrupted as stopped:
         told.tell("stopped", reason=str(stopped))
         return False

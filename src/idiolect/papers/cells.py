@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
 
+from idiolect.core import own_code
 from idiolect.errors import UserError, did_you_mean
 from idiolect.papers.recipe import CellSettings, Recipe, RecipeColumn, RecipeRow
 from idiolect.runs import config as settings
@@ -166,7 +167,10 @@ def _method_keys() -> frozenset[str]:
 
 def _identity(config: Config) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in CIRCUMSTANCES}
-    return dict(_flat(kept))
+    flat = dict(_flat(kept))
+    if (own := settings.own_model(config)) is not None:
+        flat["model.name"] = own_code.short(own)  # records do not tell the folders of a machine
+    return flat
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

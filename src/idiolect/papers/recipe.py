@@ -194,7 +194,7 @@ def names() -> list[str]:
 def read(name: str) -> Recipe:
     """A recipe by its name, or one of your own by its file."""
     if name.endswith((".yaml", ".yml")):
-        return read_file(Path(name))
+        return read_file(Path(name).expanduser())
     if name not in names():
         raise did_you_mean(name, names(), "recipe")
     return read_file(FOLDER / f"{name}.yaml")

@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,7 @@ class Runner:
         processes: int = 1,
         budget: float | None = None,
         progress: RecipeProgress | None = None,
+        allow_code: Collection[str] = (),
     ) -> None:
         self.todo = list(jobs)
         self.progress = progress or RecipeProgress()
@@ -56,7 +57,7 @@ class Runner:
         self.deadline = None if budget is None else self.began + budget
         self.budget = budget
         threads = max(1, (os.cpu_count() or 1) // processes) if processes > 1 else None
-        self.pool = WorkerPool(processes, threads)
+        self.pool = WorkerPool(processes, threads, allow_code)
         self.total = len({out for job in jobs for out in job.outs})
         self.finished: set[Path] = set()
         self.estimated = sum(job.seconds for job in jobs)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +46,10 @@ Event = tuple[WorkerProcess, dict[str, Any]]
 class WorkerPool:
     """Runs jobs in up to `size` processes."""
 
-    def __init__(self, size: int, threads: int | None = None) -> None:
-        self.size, self.threads = size, threads
+    def __init__(
+        self, size: int, threads: int | None = None, allow_code: Collection[str] = ()
+    ) -> None:
+        self.size, self.threads, self.allow_code = size, threads, sorted(allow_code)
         self.workers: list[WorkerProcess] = []
         self.events: queue.Queue[Event] = queue.Queue()
         self.logs = Path(tempfile.mkdtemp(prefix="idiolect-workers-"))
@@ -67,7 +69,8 @@ class WorkerPool:
         worker = idle[0] if idle else self._start()
         worker.job, worker.round, worker.began = job, 0, time.monotonic()
         runs = {str(o): c.config for c, o in zip(job.cells, job.outs, strict=True)}
-        text = json.dumps({"runs": [{"config": c, "out": o} for o, c in runs.items()]})
+        told = [{"config": config, "out": out} for out, config in runs.items()]
+        text = json.dumps({"runs": told, "allow_code": self.allow_code})
         assert worker.process.stdin is not None
         with suppress(BrokenPipeError):  # it died: its end is the next event
             worker.process.stdin.write(text + "\n")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from idiolect.core import files, own_code
+from idiolect.core.text import shortened
 from idiolect.errors import UserError
 from idiolect.runs.config import Config, changed_keys, digest, own_model
 
@@ -40,7 +41,11 @@ def check(out: Path, config: Config, note: Callable[[str], None]) -> None:
         return
     changed = changed_keys(sealed["settings"], config)
     if changed:
-        keys = ", ".join(f"{key} ({was!r}, now {now!r})" for key, (was, now) in changed.items())
+        told = [
+            f"{shortened(key, 40)} ({shortened(repr(was), 40)}, now {shortened(repr(now), 40)})"
+            for key, (was, now) in changed.items()
+        ]
+        keys = ", ".join(told[:5]) + (f" and {len(told) - 5} more" if told[5:] else "")
         raise UserError(
             f"{out / 'config.yaml'} was edited since the run started: {keys}; put it back, or "
             f"{START_AGAIN}"
