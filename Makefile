@@ -12,6 +12,7 @@ demo: $(STAMP)  ## six methods on real data, a table and an HTML report
 test: lint  ## lint, types and the whole suite
 	$(BIN)/python -m pytest -n 2 -m "not heavy" --durations=12
 
+# IDIOLECT_FUZZ_CASES (100000) is the number of bad inputs; see tests/fuzz/campaign.py to run them in pieces.
 heavy: $(STAMP)  ## the long checks, those on Flower with real processes included
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,deploy]"
 	$(BIN)/python -m pytest -m heavy

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST_NAME = 80  # characters of an unknown name that are repeated
+
 
 class UserError(Exception):
     """Bad input. The message is one line and says what to do about it."""
@@ -10,9 +12,10 @@ class UserError(Exception):
 
 def did_you_mean(name: object, known: Iterable[str], kind: str) -> UserError:
     """Build the error for an unknown name: the nearest known one first, then all of them."""
-    name, known = str(name)[:80], sorted(known)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    known, text = sorted(known), str(name)
+    told = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+    near = get_close_matches(told, known, n=1, cutoff=0.5)
     hint = f" did you mean '{near[0]}'?" if near else ""
     if not known:
-        return UserError(f"unknown {kind} '{name}': it has none; leave it out")
-    return UserError(f"unknown {kind} '{name}';{hint} known: {', '.join(known)}")
+        return UserError(f"unknown {kind} '{told}': it has none; leave it out")
+    return UserError(f"unknown {kind} '{told}';{hint} known: {', '.join(known)}")

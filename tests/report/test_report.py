@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -324,3 +325,18 @@ def test_logged_values_that_are_no_numbers_still_make_a_page(folder: Path, tmp_p
     save_file({"scale": torch.tensor(1.0)}, tmp_path / "run/matrices.safetensors")
     with pytest.raises(UserError, match=r"matrices\.safetensors"):
         report.html([report.load(tmp_path / "run")])
+
+
+@pytest.mark.parametrize(
+    "name", ["summary.json", "events.jsonl", "seal.json", "checkpoint/round_000012.json"]
+)
+def test_pipes_and_devices_in_a_run_are_not_read(name: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "fedavg-seed0", tmp_path / "run")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "run" / name)
+    with pytest.raises(UserError, match=f"{name} is neither a file"):
+        report.load(tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / name).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=f"{name} is neither a file"):
+        report.load(tmp_path / "run")

@@ -133,7 +133,7 @@ def test_a_file_may_leave_the_name_to_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rounds: 0", "rounds must be at least 1, got 0"),
+        ("rounds: 0", "rounds must be at least 1 and at most 1e+06, got 0"),
         ("roundz: 1", "did you mean 'rounds'"),
         ("method: {lrr: 1}", "did you mean 'lr'"),
         ("method: 3", "method must be a name or a section with keys, got 3"),

@@ -200,7 +200,7 @@ def test_bad_stragglers() -> None:
         schedule(3, stragglers=Stragglers(count=11))
     with pytest.raises(UserError, match=r"stragglers\.count must be at least 0, got -1"):
         Stragglers(count=-1)
-    with pytest.raises(UserError, match=r"stragglers\.periods must be at least 0, got -2"):
+    with pytest.raises(UserError, match=r"stragglers\.periods must be at least 0 .*got -2"):
         Stragglers(periods=(1, -2))
     with pytest.raises(UserError, match=r"unknown stragglers\.cycle 'late'.*auto, code, discard"):
         Stragglers(cycle="late")  # type: ignore[arg-type]
@@ -388,13 +388,26 @@ def test_work_in_vain_is_recognised(tmp_path: Path) -> None:
         ('[{"start": [], "arrive": [[0, 1]]}]', "arrives in round 1 but did not start in 1"),
         ("[[0, 0]]", "names a client twice"),
         ('{"a": 1}', "is not a list of rounds"),
+        ("[[0.5]]", "is not a list of rounds"),
+        ('[["0"]]', "is not a list of rounds"),
+        ("7", "is not a list of rounds"),
+        ("[" * 100_000, "is not a list of rounds"),
+        ("\udcff\udcfe", "is not a list of rounds"),
     ],
 )
 def test_files_that_are_no_schedule(tmp_path: Path, text: str, reason: str) -> None:
-    path = tmp_path / "who.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match=reason):
-        load_schedule(path)
+    for name in ("who.json", "events.jsonl"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        with pytest.raises(UserError, match=reason if name == "who.json" else "is not a list"):
+            load_schedule(path)
+
+
+def test_more_rounds_than_can_be_worked_out_are_refused() -> None:
+    with pytest.raises(UserError, match="rounds must be at least 1 and at most 1e\\+06"):
+        SimulationOptions(rounds=10**9)
+    with pytest.raises(UserError, match="periods must be at least 0 and at most 1e\\+06"):
+        Stragglers(periods=(10**12,))
 
 
 def test_missing_file(tmp_path: Path) -> None:

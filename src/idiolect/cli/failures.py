@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import click
 
-from idiolect.core.text import one_line, reason
+from idiolect.core.text import one_line, reason, shortened
 from idiolect.errors import UserError
 
 MACHINE, MISTAKE, FAULT, STOPPED = 1, 2, 70, 130  # exit codes
@@ -33,6 +33,7 @@ MEMORY_FULL = (
     "the memory is full (what is finished is kept); end other programs, take a smaller model, "
     "fewer clients or --keep disk"
 )
+LONGEST_LINE = 2000  # characters; a name that was given may have any number
 NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "Cannot allocate memory", "malloc of size")
 
 
@@ -125,7 +126,7 @@ def _kept(report: str) -> Path | None:
 def _say(line: str) -> None:
     if line:
         with suppress(OSError, ValueError):
-            print(one_line(line), file=sys.stderr, flush=True)
+            print(shortened(line, LONGEST_LINE), file=sys.stderr, flush=True)
 
 
 def _shown_once() -> Callable[..., None]:

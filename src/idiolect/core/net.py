@@ -74,7 +74,9 @@ class Net:
         self.weights = tuple(n for n, p in self.module.named_parameters() if p.requires_grad)
         if not self.weights:
             raise UserError("the model has no parameter to train; set requires_grad=True on some")
-        self.stats = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
+        saved = self.module.state_dict()  # a buffer that is not saved is a constant, no leaf
+        buffers = self.module.named_buffers()
+        self.stats = tuple(n for n, b in buffers if b.is_floating_point() and n in saved)
         self.names = self.weights + self.stats
         self.aliases = _aliases(self.module)
         leaves = [*self.module.named_parameters(), *self.module.named_buffers()]

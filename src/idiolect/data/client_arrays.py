@@ -16,9 +16,8 @@ PARTS = ("train", "val", "test")
 
 def check_keys(i: int, client: Any) -> None:
     if not isinstance(client, Mapping):
-        raise UserError(
-            f"client {i} must map x_train, y_train, … to arrays, got a {type(client).__name__}"
-        )
+        got = shortened(repr(client), 40)
+        raise UserError(f"client {i} must map x_train, y_train, … to arrays, got {got}")
     known = sorted(f"{v}_{part}" for v in "xy" for part in PARTS)
     for key in client:
         if key not in known:

@@ -48,7 +48,7 @@ def parquet(
     def find(folder: Path) -> Found | None:
         for sub in inside:
             by_part: dict[str, list[Path]] = {}
-            for file in sorted((folder / sub).glob("*.parquet")):
+            for file in (f for f in files_in(folder / sub) if f.suffix == ".parquet"):
                 by_part.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
             train = by_part.get("train", []) + [f for p in more_train for f in by_part.get(p, [])]
             tests = next((by_part[name] for name in test if name in by_part), [])

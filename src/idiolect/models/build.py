@@ -12,6 +12,7 @@ from idiolect.core import own_code
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
 from idiolect.models.networks import Model
+from idiolect.models.trial import check_trains
 
 
 def build(
@@ -69,7 +70,7 @@ def _own(
         takes = inspect.signature(make).parameters
         given = {"shape": shape, "classes": classes}
         return make(**{k: v for k, v in given.items() if k in takes}, **options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
 
 
@@ -94,6 +95,7 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
             f"{what} gives {got} for 2 samples but the data has {classes} classes:"
             f" it must give [2, {classes}]"
         )
+    check_trains(model, shape, what)
 
 
 def _of_two(model: nn.Module, shape: Shape, dtype: torch.dtype) -> Any:
@@ -105,6 +107,6 @@ def _of_two(model: nn.Module, shape: Shape, dtype: torch.dtype) -> Any:
         raise error
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}"

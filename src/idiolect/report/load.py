@@ -1,8 +1,7 @@
 """Run directories as reports see them, finished or not."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from idiolect.core.text import reason
 from idiolect.errors import UserError
-from idiolect.report import run_files
+from idiolect.runs import run_files
 from idiolect.runs.directory import read_config, read_events
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.recorder import summarise
@@ -43,7 +41,7 @@ class Run:
     def matrices(self) -> dict[str, dict[int, torch.Tensor]]:
         """What the method logged: name -> round -> tensor."""
         log = MatrixLog(self.path)
-        with _sound(log.path):
+        with run_files.sound(log.path):
             log.load()
         found: dict[str, dict[int, torch.Tensor]] = {}
         for number, logs in log.rounds.items():
@@ -60,9 +58,9 @@ def load(path: Path | str) -> Run:
     if not path.is_dir():
         raise UserError(f"{path} is a file; runs are directories that `idiolect run` wrote")
     config = run_files.plain_config(read_config(path), path / "config.yaml")
-    with _sound(path / "events.jsonl"):
+    with run_files.sound(path / "events.jsonl"):
         events = run_files.plain_events(read_events(path), path / "events.jsonl")
-    with _sound(path / "clients.parquet"):
+    with run_files.sound(path / "clients.parquet"):
         log = ClientLog(path)
         log.load()
         table = run_files.plain_table(log.table(), path / "clients.parquet")
@@ -74,19 +72,6 @@ def load(path: Path | str) -> Run:
         summary = summarise(config, table, events)
     env = run_files.read_json(path / "env.json")
     return Run(path, config, env, events, table, summary, finished)
-
-
-@contextmanager
-def _sound(path: Path) -> Iterator[None]:
-    """Libraries have many kinds of errors for a damaged file, all of which mean the same here."""
-    try:
-        yield
-    except (UserError, MemoryError):
-        raise
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or reason(error)}") from None
-    except Exception as error:
-        raise UserError(f"{path} is damaged: {reason(error)}") from None
 
 
 def find(paths: Sequence[Path]) -> list[Run]:

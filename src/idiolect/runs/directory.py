@@ -13,6 +13,7 @@ from idiolect.core import files
 from idiolect.errors import UserError
 from idiolect.runs.checkpoint import NOTHING_YET, rounds
 from idiolect.runs.config import Config, digest, read_yaml
+from idiolect.runs.run_files import check_files
 
 FILES = ("config.yaml", "env.json", "events.jsonl", "clients.parquet", "matrices.safetensors",
          "checkpoint", "models", "summary.json")  # fmt: skip
@@ -80,6 +81,8 @@ def put_aside(out: Path) -> Path:
 
 
 def read_config(out: Path) -> Config:
+    for folder in (out, out / "checkpoint"):
+        check_files(folder)
     if not (out / "config.yaml").is_file():
         if out.is_dir() and is_not_begun(out):
             raise UserError(
@@ -111,7 +114,14 @@ def read_events(out: Path) -> list[dict[str, Any]]:
 
 
 def read_summary(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "summary.json").read_text(encoding="utf-8")))
+    try:
+        return dict(json.loads((out / "summary.json").read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"cannot read {out / 'summary.json'}: {error.strerror}") from None
+    except (ValueError, TypeError, RecursionError):
+        raise UserError(
+            f"{out / 'summary.json'} is damaged; delete it and resume the run to write it again"
+        ) from None
 
 
 def check_writable(out: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint, seal
+from idiolect.runs import checkpoint, run_files, seal
 from idiolect.runs.config import Config, digest, dump
 from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import describe, fingerprints
@@ -47,6 +47,7 @@ class Recorder:
         seal.write(self.out, self.config)
         files.write_json(self.out / "env.json", describe(self.config, self.sim))
         checkpoint.begin(self.out / "checkpoint")
+        seal.write(self.out, self.config)
         files.write_text(self.out / "config.yaml", dump(self.config))
 
     # --- going on ---
@@ -54,8 +55,10 @@ class Recorder:
     def read(self) -> None:
         """Read what the run recorded so far."""
         self._check_inputs()
-        self.events = read_events(self.out)
-        self.clients.load()
+        self.events = run_files.plain_events(read_events(self.out), self.out / "events.jsonl")
+        with run_files.sound(self.clients.path):
+            self.clients.load()
+            run_files.plain_table(self.clients.table(), self.clients.path)
         self.matrices.load()
         self.find_checkpoints()
         if not self.checkpoints and (self.events or self.clients.rounds):

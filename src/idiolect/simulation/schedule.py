@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -17,6 +18,9 @@ from idiolect.errors import UserError
 
 if TYPE_CHECKING:
     from numpy.random import Generator
+
+LARGEST_FILE = 50_000_000  # characters of a recorded schedule
+LONGEST = 1_000_000  # rounds: all of them are worked out before the first
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,9 @@ class Stragglers(Checked):
     cycle: Literal["auto", "code", "paper", "discard"] = hyper(
         "auto", "what a straggler's rounds are"
     )
-    periods: tuple[int, ...] = hyper((), "missing period of client 0, 1, …; 0 is on time", min=0)
+    periods: tuple[int, ...] = hyper(
+        (), "missing period of client 0, 1, …; 0 is on time", min=0, max=LONGEST
+    )
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -260,65 +266,77 @@ def _drop_unreceived(t: int, turns: list[Turn]) -> Turn:
 def load_schedule(path: str | Path) -> list[Turn]:
     """A recorded schedule: JSON, a list with one entry a round, either client ids or
     {"start": [ids], "arrive": [[id, round started]]}, rounds from 1; or a run's events.jsonl."""
-    path = Path(path)
+    path, what = Path(path), f"schedule '{path}'"
     try:
-        text = path.read_text()
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise UserError(f"cannot read schedule '{path}': {error.strerror}") from None
+        raise UserError(f"cannot read {what}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise _no_schedule(what) from None
+    if len(text) > LARGEST_FILE:
+        raise UserError(f"{what} has more than {LARGEST_FILE} characters; give it fewer rounds")
     try:
         if path.suffix == ".jsonl":
-            return _from_events([json.loads(line) for line in text.splitlines() if line.strip()])
+            lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+            return schedule_from(_from_events(lines), what)
         rounds = json.loads(text)
-        return schedule_from(rounds["rounds"] if isinstance(rounds, dict) else rounds)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"schedule '{path}' is not a list of rounds ({error}); "
-            'each is a list of client ids or {"start": [ids], "arrive": [[id, round]]}'
-        ) from None
+        return schedule_from(rounds["rounds"] if isinstance(rounds, dict) else rounds, what)
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
+        raise _no_schedule(what) from None
 
 
-def schedule_from(rounds: Sequence[Any]) -> list[Turn]:
+def _no_schedule(what: str) -> UserError:
+    form = 'each is a list of client ids or {"start": [ids], "arrive": [[id, round]]}'
+    return UserError(f"{what} is not a list of rounds; {form}")
+
+
+def schedule_from(rounds: Sequence[Any], what: str = "the schedule") -> list[Turn]:
     """Turns from lists of client ids, or dicts with `start` and `arrive` (rounds from 1)."""
     turns: list[Turn] = []
     out: dict[int, int] = {}
-    for t, entry in enumerate(rounds):
-        if isinstance(entry, Turn):
-            turns.append(entry)
-            continue
-        if isinstance(entry, dict):
-            start = sorted(int(i) for i in entry["start"])
-            arrive = {int(i): int(s) - 1 for i, s in entry["arrive"]}
-        else:
-            start = sorted(int(i) for i in entry)
-            arrive = dict.fromkeys(start, t)
-        if len(set(start)) < len(start):
-            raise ValueError(f"round {t + 1} names a client twice")
-        for i in start:
-            if i in out:  # it began anew, so what it had out never arrived
-                turns[out[i]].lost.append(i)
-            out[i] = t
-        for i, s in arrive.items():
-            if out.pop(i, None) != s:
-                raise ValueError(
-                    f"client {i} arrives in round {t + 1} but did not start in {s + 1}"
-                )
-        turns.append(Turn(start, dict(sorted(arrive.items()))))
+    try:
+        for entry in rounds:
+            turns.append(entry if isinstance(entry, Turn) else _turn(entry, turns, out, what))
+    except (KeyError, TypeError, ValueError):
+        raise _no_schedule(what) from None
     return turns
 
 
-def _from_events(events: list[dict[str, Any]]) -> list[Turn]:
+def _turn(entry: Any, turns: list[Turn], out: dict[int, int], what: str) -> Turn:
+    """The next turn; `out`: client -> turn since which its work is out."""
+    t = len(turns)
+    if isinstance(entry, Mapping):
+        start = sorted(index(i) for i in entry["start"])
+        arrive = {index(i): index(s) - 1 for i, s in entry["arrive"]}
+    else:
+        start = sorted(index(i) for i in entry)
+        arrive = dict.fromkeys(start, t)
+    if len(set(start)) < len(start):
+        raise UserError(f"{what}: round {t + 1} names a client twice")
+    for i in start:
+        if i in out:  # it began anew, so what it had out never arrived
+            turns[out[i]].lost.append(i)
+        out[i] = t
+    for i, s in arrive.items():
+        if out.pop(i, None) != s:
+            raise UserError(
+                f"{what}: client {i} arrives in round {t + 1} but did not start in {s + 1}"
+            )
+    return Turn(start, dict(sorted(arrive.items())))
+
+
+def _from_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rounds = [e for e in events if e.get("round", 0) >= 1]
-    return schedule_from(
-        [
-            {
-                "start": e["started"],
-                "arrive": [
-                    [i, e["round"] - s] for i, s in zip(e["arrived"], e["staleness"], strict=True)
-                ],
-            }
-            for e in rounds
-        ]
-    )
+    return [
+        {
+            "start": e["started"],
+            "arrive": [
+                [i, e["round"] - s] for i, s in zip(e["arrived"], e["staleness"], strict=True)
+            ],
+        }
+        for e in rounds
+    ]
 
 
 def has_stragglers(turns: list[Turn]) -> bool:

@@ -12,14 +12,16 @@ from typing import Any, Literal
 from idiolect.core.fields import Checked, hyper
 from idiolect.errors import UserError, did_you_mean
 from idiolect.simulation.protocols import ProtocolName
-from idiolect.simulation.schedule import Clock, Participation, Stragglers
+from idiolect.simulation.schedule import LONGEST, Clock, Participation, Stragglers
 
 
 @dataclass(frozen=True)
 class SimulationOptions(Checked):
     """Settings of a simulation besides its method, clients and model."""
 
-    rounds: int | None = hyper(None, "rounds; as the method's paper if not given", min=1)
+    rounds: int | None = hyper(
+        None, "rounds; as the method's paper if not given", min=1, max=LONGEST
+    )
     seed: int = hyper(0, "seed of split, model and training", min=0)
     participation: Participation = hyper(
         Participation(), "clients per round: a rate, binomial:RATE or full", needs="schedule=None"

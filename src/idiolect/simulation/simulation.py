@@ -100,10 +100,7 @@ class Simulation:
         clients: list[int],
     ) -> list[Turn]:
         if recorded is not None:
-            try:
-                turns = schedules.schedule_from(recorded)
-            except (KeyError, TypeError, ValueError) as error:
-                raise UserError(f"the schedule is not a list of rounds: {error}") from None
+            turns = schedules.schedule_from(recorded)
             late = any(s < t for t, turn in enumerate(turns) for s in turn.arrive.values())
             if late and not self.method.asynchronous:
                 raise UserError(

@@ -93,7 +93,12 @@ def image_folders(folder: Path) -> Found | None:
 
 def _read_image_folders(alphabets: list[Path]) -> Columns:
     characters = [(i, c) for i, a in enumerate(alphabets) for c in layouts.subfolders(a)]
-    rows = [(i, k, f) for k, (i, c) in enumerate(characters) for f in sorted(c.glob("*.png"))]
+    rows = [
+        (i, k, f)
+        for k, (i, c) in enumerate(characters)
+        for f in layouts.files_in(c)
+        if f.suffix == ".png"
+    ]
 
     from PIL import Image, ImageOps
 

@@ -1,8 +1,9 @@
-"""What a report needs of a run's files, checked: they may be damaged, or somebody else's."""
+"""The files of a run as they must be: they may be damaged, or somebody else's."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ SUMMARY: Form = {
     "bytes_down": COUNT,
     "seconds": SECONDS,
     "diverged": SWITCH,
+    "protocol": {"name": NAME, "value": SHARE, "what": NAME},
 }
 WHOLE, TRUTH, REAL = "iu", "b", "f"  # kinds of NumPy columns
 COLUMNS = {
@@ -79,6 +81,28 @@ COLUMNS = {
     "accuracy_before": REAL,
     "accuracy_after": REAL,
 }
+
+
+@contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """Libraries have many kinds of errors for a damaged file, all of which mean the same here."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or reason(error)}") from None
+    except Exception as error:
+        raise UserError(f"{path} is damaged: {reason(error)}") from None
+
+
+def check_files(folder: Path) -> None:
+    """What lies in a run's folder under the name of a file is one: reading a pipe or a device may
+    never end."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        named = path.name.endswith((".json", ".jsonl", ".yaml", ".parquet", ".safetensors"))
+        if named and path.exists() and not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} is neither a file nor a folder; put back what the run wrote")
 
 
 def checked(value: Any, form: Form, where: Path | str, key: str = "") -> Any:

@@ -1,0 +1,126 @@
+"""Many cases, counted. The count is divided into shards, so that a long campaign can be run in
+pieces: what is recorded already is not run again.
+
+    python -m tests.fuzz --cases 100000 --record fuzz.json          all that is left
+    python -m tests.fuzz --cases 100000 --fuzz-shard 7 --record fuzz.json
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+
+from tests.fuzz.cases import Case
+from tests.fuzz.play import FAILURES, Ending, play
+from tests.fuzz.strategies import EVERYTHING
+
+SHARD = 1000  # cases
+ENDINGS = ("success", "clean error", *FAILURES)
+# Commands and configs train, which takes longer: they get a smaller part of the cases.
+SHARES = {
+    "command lines": 0.15,
+    "configs": 0.1,
+    "run directories": 0.25,
+    "data files": 0.2,
+    "client files": 0.15,
+    "federations": 0.15,
+}
+
+Found = Callable[[str, Case, Ending], None]
+
+
+def run_cases(kind: str, cases: int, number: int, found: Found) -> Counter[str]:
+    """Play this many cases of one kind; what fails is handed to `found`, and not the end."""
+    endings: Counter[str] = Counter()
+
+    @seed(number)
+    @settings(
+        max_examples=cases,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+    @given(EVERYTHING[kind])
+    def one(case: Case) -> None:
+        ending = play(case)
+        endings[ending.how] += 1
+        if ending.how in FAILURES:
+            found(kind, case, ending)
+
+    one()
+    return endings
+
+
+def run_shard(number: int, found: Found, cases: int = SHARD) -> dict[str, dict[str, int]]:
+    """One shard: cases of every kind, the same for the same number."""
+    return {
+        kind: dict(run_cases(kind, max(1, round(cases * share)), number * 17 + i, found))
+        for i, (kind, share) in enumerate(SHARES.items())
+    }
+
+
+def keep(folder: Path) -> Found:
+    """Failing cases as files, to be looked at and moved into the corpus."""
+
+    def found(kind: str, case: Case, ending: Ending) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = case.as_json()
+        name = f"{kind.replace(' ', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        (folder / f"{name}.json").write_text(text)
+        (folder / f"{name}.txt").write_text(f"{ending.how}\n{ending.detail}\n")
+
+    return found
+
+
+def table(shards: dict[str, Any]) -> str:
+    """Counts by kind and ending."""
+    lines = [f"{'':16}{'cases':>9}" + "".join(f"{how:>21}" for how in ENDINGS)]
+    total: Counter[str] = Counter()
+    for kind in SHARES:
+        counts: Counter[str] = Counter()
+        for shard in shards.values():
+            counts.update(shard.get(kind, {}))
+        total.update(counts)
+        lines.append(_row(kind, counts))
+    return "\n".join([*lines, _row("all", total)])
+
+
+def _row(name: str, counts: Counter[str]) -> str:
+    return f"{name:16}{sum(counts.values()):>9}" + "".join(f"{counts[h]:>21}" for h in ENDINGS)
+
+
+def failures(shards: dict[str, Any]) -> int:
+    kinds = (counts for shard in shards.values() for counts in shard.values())
+    return sum(counts.get(how, 0) for counts in kinds for how in FAILURES)
+
+
+def campaign(cases: int, record: Path, only: int | None = None, found: Found | None = None) -> int:
+    """Run the shards that are not in the record yet; the number of failures in all of them."""
+    shards = json.loads(record.read_text()) if record.exists() else {}
+    todo = range(-(-cases // SHARD)) if only is None else [only]
+    for number in todo:
+        if str(number) in shards:
+            continue
+        begun = time.monotonic()
+        shards[str(number)] = run_shard(number, found or keep(record.with_suffix("")))
+        record.write_text(json.dumps(shards, indent=1))
+        print(f"shard {number}: {time.monotonic() - begun:.0f} s", flush=True)
+    print(table(shards))
+    return failures(shards)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--fuzz-shard", type=int, default=None, help="only this one")
+    parser.add_argument("--record", type=Path, default=Path("fuzz.json"))
+    given_ = parser.parse_args()
+    raise SystemExit(1 if campaign(given_.cases, given_.record, given_.fuzz_shard) else 0)
