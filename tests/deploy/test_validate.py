@@ -14,6 +14,8 @@ from idiolect.deploy import validate
         ({"client": True}, "not among"),
         ({"client": [1]}, "not among"),
         ({"sizes": {"train": 0, "val": 0, "test": 1}}, "no samples"),
+        ({"sizes": {"train": 1 << 31, "val": 0, "test": 1}}, "not sample counts"),
+        ({"shape": [1 << 20, 1 << 20]}, "is not one"),
         ({"sizes": {"train": 1.5, "val": 0, "test": 1}}, "not sample counts"),
         ({"shape": [0]}, "is not one"),
         ({"shape": []}, "shape is missing"),

@@ -83,7 +83,8 @@ def _read(path: Path) -> dict[str, Any]:
         if path.is_dir():
             files = {name: path / f"{name}.npy" for name in ARRAYS}
             return {n: np.load(f, allow_pickle=False) for n, f in files.items() if f.exists()}
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
             return {name: file[name] for name in file.files if name in ARRAYS}

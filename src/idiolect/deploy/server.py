@@ -184,16 +184,12 @@ class FederationServer:
     def _evaluate(self) -> float:
         """Every client that is free tests what it would predict with now; returns the seconds."""
         began = time.perf_counter()
-        end = time.monotonic() + (self.terms.window or float("inf"))
         if free := self.registry.idle(self.round):
             self.requests.evaluate(free, self.round)
-            while self._untested() and time.monotonic() < end:
+            while self.registry.pending_of("evaluate"):
                 self.enrolment.poll()
                 time.sleep(self.terms.poll)
         return time.perf_counter() - began
-
-    def _untested(self) -> bool:
-        return any(r.version == self.round for r in self.registry.pending_of("evaluate"))
 
     def _columns(self, done: Round | None = None, blank: bool = False) -> Columns:
         for client, sizes in self.registry.sizes().items():
