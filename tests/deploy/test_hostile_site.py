@@ -21,7 +21,7 @@ def test_a_hostile_site_costs_only_itself(tmp_path: Path) -> None:
         fed.run("keys", "keys", "keys", "--clients", "3")
         assert fed.finished("keys") == 0
         fed.server(
-            *("fedavg", "--clients", "3", "--rounds", "8", "--dtype", "float64"),
+            *("fedavg", "--clients", "3", "--rounds", "6", "--dtype", "float64"),
             *("--model", "mlp", "--out", "run", "--timeout", "25"),
             keys=True,
         )
@@ -35,12 +35,12 @@ def test_a_hostile_site_costs_only_itself(tmp_path: Path) -> None:
         fed.run("hostile", server, "2", module="tests.deploy.hostile_site")
         assert fed.finished() == 0, fed.story()
         told = fed.out("hostile")
-    reasons = [n["reason"] for n in journal(run, "refused") + journal(run, "turned away")]
-    for words in ("CustomDataClass", "a part of it did not come", "sites ask nobody",
+    reasons = [n.get("reason", "") for n in journal(run)]
+    for words in ("CustomDataClass", "no answer within 25 s", "sites ask nobody",
                   "an answer of more than", "holds NaN"):  # fmt: skip
         assert any(words in reason for reason in reasons), (words, reasons, told)
     done = events(run)[1:]
-    assert len(done) == 8
+    assert len(done) == 6
     assert all({0, 1} <= set(e["arrived"]) for e in done), fed.story()
     assert max(e["seconds"] for e in done) < 70
     assert_same(run, tmp_path, replay(run, "fedavg"))

@@ -15,6 +15,7 @@ from idiolect.deploy.transport import Reply, Transport
 log = logging.getLogger("idiolect.server")
 
 MAX_TIMES_ASKED = 6
+SECONDS_TO_ASK = 2.0  # with less time left, asking again is in vain
 
 # Uses an answer whose sender, experiment and version are right; returns why it is not used.
 Handler = Callable[[PendingRequest, Payload], str | None]
@@ -68,24 +69,35 @@ class Dispatcher:
             failed = reply.payload is None and not reply.malformed
             if failed and request in self.registry.requests():
                 continue  # it was asked more than once, and another answer may come
-            if reply.mislaid and request.asked < MAX_TIMES_ASKED:
-                self._repeat(request, reply.problem)
+            if reply.mislaid:
+                self._repeat_or_give_up(request, reply.problem)
                 continue
             self.registry.settle(request)
             self._take(request, reply)
         now = time.monotonic()
         for request in self.registry.requests():
             if now > request.deadline:
-                self.registry.settle(request)
-                reason = f"no answer within {self.terms.timeout:.0f} s"
-                self.lose(request, reason, gone=True, waited=True)
+                self._give_up(request)
             elif now > request.ask_again and request.asked < MAX_TIMES_ASKED:
                 self._repeat(request, "no answer yet")
+
+    def _give_up(self, request: PendingRequest) -> None:
+        self.registry.settle(request)
+        reason = f"no answer within {self.terms.timeout:.0f} s"
+        self.lose(request, reason, gone=True, waited=True)
+
+    def _repeat_or_give_up(self, request: PendingRequest, reason: str) -> None:
+        """The network does not have it any more: it was lost, or its time is over."""
+        left = request.deadline - time.monotonic()
+        if left > SECONDS_TO_ASK and request.asked < MAX_TIMES_ASKED:
+            self._repeat(request, reason)
+        else:
+            self._give_up(request)
 
     def _repeat(self, request: PendingRequest, reason: str) -> None:
         """Ask again: a site answers a request it has done already from its disk."""
         assert request.payload is not None
-        left = max(1.0, request.deadline - time.monotonic())
+        left = max(SECONDS_TO_ASK, request.deadline - time.monotonic())
         request.ask_again = time.monotonic() + self.terms.repeat * 2**request.asked
         request.asked += 1
         self._note("asked again", request, reason)
