@@ -86,6 +86,7 @@ class Arrivals:
         for series, metrics in found.items():
             self._keep_scores(entry, series, metrics)
         entry.status, entry.fresh = "idle", False
+        entry.kept = entry.kept or answer.meta.get("kept") is True
         return None
 
     def _keep_scores(self, entry: ClientEntry, series: str, metrics: Mapping[str, Any]) -> None:
