@@ -36,7 +36,7 @@ from idiolect.deploy.client import Client
 from idiolect.deploy.messages import Payload
 from tests.deploy.local_federation import site_data
 
-MISDEEDS = ("unknown class", "no parts", "forged round", "giant", "nan")
+MISDEEDS = ("nan", "unknown class", "giant", "no parts", "forged round")
 
 
 class HostileSite:
