@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,3 +76,22 @@ def test_messages_that_are_lost_again_and_again_are_given_up_at_the_limit(tmp_pa
     done = ours.step()
     assert done.arrived == [0, 1] and done.seconds < 5
     assert ours.registry.clients[2].status in ("gone", "idle")
+
+
+def test_work_that_takes_long_is_not_asked_for_twice(tmp_path: Path) -> None:
+    """Once the server has seen how long an answer takes, it does not take slow for lost."""
+    made = config("fedavg", rounds=3)
+    transport = LocalTransport(clients_on_disk(tmp_path, 2))
+    ours = served(made, transport, 2, repeat=0.2, timeout=60.0)
+    sent = 0.0
+
+    def slow(answer: Payload) -> bool:
+        return answer.kind == "fit" and time.monotonic() < sent + 0.5
+
+    transport.hold = slow
+    asked = []
+    for _ in range(3):
+        sent = time.monotonic()
+        assert ours.step().arrived == [0, 1]
+        asked.append(ours.registry.counts["asked again"])
+    assert asked == [2, 2, 2]  # in the first round nothing is known yet

@@ -21,6 +21,7 @@ from idiolect.deploy import validate
         ({"shape": []}, "shape is missing"),
         ({"classes": 0}, "is not a count"),
         ({"name": "x" * 81}, "too long"),
+        ({"name": "\x1b[2Jward"}, "not printable"),
         ({"fresh": 1}, "fresh"),
         ({"labels": None}, "labels"),
     ],

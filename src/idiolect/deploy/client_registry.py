@@ -28,6 +28,7 @@ class PendingRequest:
     deadline: float = 0.0
     ask_again: float = 0.0
     asked: int = 1  # times
+    message: str = ""  # id of the message that asked first
 
 
 @dataclass

@@ -80,6 +80,8 @@ def wrong_hello(meta: dict[str, Any], clients: int) -> str | None:
         return f"classes {classes!r:.80} is not a count"
     if not isinstance(meta.get("name"), str) or len(meta["name"]) > 80:
         return "name is missing or too long"
+    if not meta["name"].isprintable():
+        return "name is not printable"
     if not isinstance(meta.get("labels"), str) or len(meta["labels"]) > 64:
         return "labels are missing"
     if type(meta.get("fresh")) is not bool:
