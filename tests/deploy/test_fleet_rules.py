@@ -10,13 +10,20 @@ import asyncio
 from typing import Any
 
 from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
+from flwr.proto.message_pb2 import (
+    Message,
+    Metadata,
+    ObjectTree,
+    PushObjectRequest,
+    PushObjectResponse,
+)
 from flwr.proto.node_pb2 import Node
 
 from idiolect.deploy.fleet_rules import PUSH_MESSAGES, PUSH_OBJECT, ROOM, FleetRules
 from idiolect.deploy.proxy import FleetProxy
 
 SITE, OTHER = 77, 78
+STORED = PushObjectResponse(stored=True).SerializeToString()
 
 
 def answer(**change: Any) -> bytes:
@@ -64,11 +71,12 @@ def test_what_is_not_flowers_is_refused() -> None:
 def test_an_answer_has_as_many_bytes_as_was_asked_for() -> None:
     rules = FleetRules(lambda: 1000)
     assert rules.refusal(PUSH_OBJECT, part(1)) is not None  # it answers nothing yet
-    rules.passed(PUSH_MESSAGES, answer())
+    rules.passed(PUSH_MESSAGES, answer(), b"")
     half = part(ROOM // 2 + 500)
     for _ in range(2):
         assert rules.refusal(PUSH_OBJECT, half) is None
-        rules.passed(PUSH_OBJECT, half)
+        rules.passed(PUSH_OBJECT, half, STORED)
+        rules.passed(PUSH_OBJECT, half, b"")  # sent again because the reply was lost
     refusal = rules.refusal(PUSH_OBJECT, part(1))
     assert refusal is not None and refusal.answers == "m1"
     assert rules.limit(PUSH_OBJECT) == 1000 + ROOM
@@ -86,7 +94,7 @@ class Inner:
         self.seen.append(path)
         good = dict(headers).get(b"key") == b"site"
         headers = type("Headers", (), {"raw": []})
-        return type("Answer", (), {"status_code": 200 if good else 401, "content": b"",
+        return type("Answer", (), {"status_code": 200 if good else 401, "content": STORED,
                                    "headers": headers})  # fmt: skip
 
 

@@ -95,7 +95,7 @@ class FleetProxy:
             await _reply(send, 502, b"bad gateway")
             return
         if answer.status_code == 200:
-            self._rules.passed(scope["path"], body)
+            self._rules.passed(scope["path"], body, answer.content)
         kept = [
             (k.lower(), v)
             for k, v in answer.headers.raw
