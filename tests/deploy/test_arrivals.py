@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from idiolect.deploy import validate
 from idiolect.deploy.messages import Payload
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.schedule import Turn
@@ -54,6 +55,18 @@ def spoil(kind: str) -> Callable[[Payload], Payload]:
             meta["samples"] = "many"
         elif kind == "accuracy":
             meta["after"] = {"test": {"correct": 99, "loss": 0.0}}
+        elif kind == "enormous":
+            model[name] = model[name] * 1e30
+        elif kind == "count":
+            meta["samples"] = 10**60
+        elif kind == "loss":
+            meta["train_loss"] = 10**400
+        elif kind == "tested":
+            meta["after"] = {"test": {"correct": 5, "loss": 10**400}}
+        elif kind == "log":
+            meta["logs"] = {"norm": [10**400]}
+        elif kind == "log name":
+            meta["logs"] = {"\x1b[2J": [1.0]}
         return Payload(meta, {"up": {"model": model}})
 
     return change
@@ -71,6 +84,12 @@ REASONS = {
     "experiment": "experiment is",
     "samples": "is not a count",
     "accuracy": "99 correct of 11",
+    "enormous": "usual is up to",
+    "count": "is absurd for 34 training samples",
+    "loss": "train_loss is not a number",
+    "tested": "is not a number",
+    "log": "log 'norm' is none",
+    "log name": "log '\\x1b[2J' is none",
 }
 
 
@@ -98,6 +117,46 @@ def test_bad_answer_is_refused_and_the_round_goes_on(kind: str, tmp_path: Path) 
     theirs = simulated(made, 3, schedule=[Turn([0, 1, 2], {0: 0, 1: 0}, [2])])
     theirs.step()
     assert_same_server(ours, theirs)
+
+
+def test_an_answer_nobody_thought_of_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong while an answer is looked at, the round goes on with the others."""
+    made = config("fedavg", rounds=1)
+    ours = served(made, LocalTransport(clients_on_disk(tmp_path, 3)), 3)
+    honest = ours.arrivals.dispatcher.handlers["fit"]
+
+    def accept(request: Any, answer: Payload) -> str | None:
+        if request.client == 2:
+            raise ZeroDivisionError
+        return honest(request, answer)
+
+    monkeypatch.setitem(ours.arrivals.dispatcher.handlers, "fit", accept)
+    assert ours.step().arrived == [0, 1]
+    assert ours.registry.counts["refused"] == 1
+
+
+def test_honest_updates_may_differ_and_one_alone_is_judged_too(tmp_path: Path) -> None:
+    """An update is enormous beside the others', or beside what the server expects."""
+    usual = [{"w": 3.0}, {"w": 40.0}]
+    assert validate.enormous({"w": 900.0}, usual, {"w": 0.1}) is None
+    assert validate.enormous({"w": 9e5}, usual, {"w": 0.1}) is not None
+    assert validate.enormous({"w": 9e5}, [{"w": 8e5}, {"w": 7e5}], {"w": 0.1}) is None
+    assert validate.enormous({"w": 9e5}, [], {"w": 0.1}) is None
+    assert validate.enormous({"w": 9e9}, [], {"w": 0.1}) is not None
+
+
+def test_the_site_is_told_why_its_answer_was_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = config("fedavg", rounds=1)
+    transport = LocalTransport(clients_on_disk(tmp_path, 3))
+    transport.change = spoil("NaN")
+    ours = served(made, transport, 3)
+    ours.step()
+    told = [r.getMessage() for r in caplog.records if r.name == "idiolect.client"]
+    assert len([t for t in told if "your fit of round 1 was refused" in t and "NaN" in t]) == 1
 
 
 def as_schedule(done: list[Round]) -> list[dict[str, Any]]:

@@ -61,6 +61,64 @@ def test_older_version_is_refused_by_the_client(tmp_path: Path) -> None:
     assert not answer.record
 
 
+def asked_of(transport: LocalTransport, kind: str) -> Payload:
+    return next(payload for _, payload in transport.sent if payload.kind == kind)
+
+
+@pytest.mark.parametrize("kind", ["fit", "rejoin"])
+def test_forged_round_is_refused_and_true_ones_are_done(kind: str, tmp_path: Path) -> None:
+    """Round 1,000,001 on disk would make every true round an older one."""
+    made = config("fedavg", rounds=2)
+    transport = LocalTransport(clients_on_disk(tmp_path, 1))
+    ours = served(made, transport, 1)
+    ours.start()
+    ours.step()
+    true = asked_of(transport, "fit")
+    forged = Payload(true.meta | {"kind": kind, "version": 1_000_000, "since": 0}, true.record)
+    answer = transport.sites[1000].answer(forged)
+    assert answer.meta["refused"] == "round 1000001 is not one of the experiment's 2"
+    assert ours.step().arrived == [0]
+
+
+def test_settings_of_an_experiment_do_not_change(tmp_path: Path) -> None:
+    """Nor can somebody raise the number of rounds to get a forged one done."""
+    made = config("fedavg", rounds=2)
+    transport = LocalTransport(clients_on_disk(tmp_path, 1))
+    ours = served(made, transport, 1)
+    ours.start()
+    ours.step()
+    true = asked_of(transport, "fit")
+    more = {"version": 1_000_000, "config": true.meta["config"] | {"rounds": 2_000_000}}
+    answer = transport.sites[1000].answer(Payload(true.meta | more, true.record))
+    assert "not those it began with" in answer.meta["refused"]
+    assert ours.step().arrived == [0]
+
+
+def test_damaged_state_is_said_and_not_replaced(tmp_path: Path) -> None:
+    made = config("fedas", rounds=2, epochs=1)
+    here = clients_on_disk(tmp_path, 2)
+    ours = served(made, LocalTransport(here), 2)
+    ours.start()
+    path = here[1].store.path(EXPERIMENT)
+    path.write_bytes(path.read_bytes()[:100])
+    damaged = path.read_bytes()
+    answer = here[1].answer(asked_of(ours.enrolment.transport, "evaluate"))  # type: ignore[arg-type]
+    assert "is damaged" in answer.meta["refused"] and "move it away" in answer.meta["refused"]
+    assert str(tmp_path) not in answer.meta["refused"]  # where it is concerns the site only
+    assert ours.step().arrived == [0]
+    assert path.read_bytes() == damaged
+
+
+def test_words_of_the_server_cannot_drive_the_terminal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = clients_on_disk(tmp_path, 1)[0]
+    about = {"kind": "hello", "experiment": EXPERIMENT, "version": 0}
+    site.answer(Payload(about | {"notice": "\x1b[2Jall is well\r\n"}))
+    (told,) = [r.getMessage() for r in caplog.records]
+    assert told == "the server says:  [2Jall is well  "
+
+
 def test_full_disk_fails_one_client_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,35 @@ def test_class_names_are_numbered_by_the_federations_list(tmp_path: Path) -> Non
         load_data(str(tmp_path / "data.npz"), ["malignant", "bening"])
 
 
+def _whole(folder: Path) -> bytes:
+    np.savez(folder / "data.npz", **arrays(0))
+    return (folder / "data.npz").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["half", "middle", "empty", "text", "huge"])
+def test_damaged_data_is_said(damage: str, tmp_path: Path) -> None:
+    whole = _whole(tmp_path)
+    middle = len(whole) // 2
+    made = {
+        "half": whole[:middle],
+        "middle": whole[:middle] + bytes(1000) + whole[middle + 1000 :],
+        "empty": b"",
+        "text": b"ward,age\n1,70\n",
+        "huge": whole.replace(b"(20, 1, 8, 8)", b"(2**40,1,8,8)"),
+    }
+    assert made[damage] != whole
+    (tmp_path / "data.npz").write_bytes(made[damage])
+    with pytest.raises(UserError, match=r"cannot read .*data\.npz"):
+        load_data(str(tmp_path / "data.npz"), 3)
+
+
+def test_failing_function_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "failing_ward.py").write_text("def load():\n    return {}['x_train']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match="failing_ward:load failed: KeyError: 'x_train'"):
+        load_data("failing_ward:load", None)
+
+
 def test_pickled_data_is_not_opened(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x_train=np.array([{}], dtype=object))
     with pytest.raises(UserError, match="cannot read"):

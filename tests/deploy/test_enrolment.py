@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from idiolect.data import Federation
 from idiolect.deploy.client import Client
+from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.messages import Payload
+from idiolect.deploy.server import FederationServer
+from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 from tests.deploy.local_federation import (
+    EXPERIMENT,
     LocalTransport,
     clients_on_disk,
     config,
@@ -61,6 +66,67 @@ def test_clients_with_other_samples_are_turned_away(tmp_path: Path) -> None:
     transport = LocalTransport([*clients_on_disk(tmp_path, 1), Client(1, odd, tmp_path / "odd")])
     with pytest.raises(UserError, match="only 1 of 2"):
         served(made, transport, 2, patience=0.2)
+
+
+def test_first_client_does_not_decide_what_samples_are(tmp_path: Path) -> None:
+    """A site with other samples is turned away, even if it says hello before all others."""
+    made = config("fedavg", rounds=1)
+    x, y = np.zeros((4, 1, 5, 5)), np.array([0, 1, 2, 0])
+    odd = Federation.from_arrays([{"x_train": x, "y_train": y, "x_test": x, "y_test": y}])
+    sites = [Client(0, odd, tmp_path / "odd"), *clients_on_disk(tmp_path, 3)[1:]]
+    transport = LocalTransport(sites)
+    terms = FederationTerms(EXPERIMENT, 3, poll=0.001, patience=5.0)
+    enrolment = Enrolment(terms, transport)
+    enrolment.wait_for(2)
+    assert enrolment.shape == (1, 8, 8)
+    assert FederationServer(made, enrolment).step().arrived == [1, 2]
+    assert enrolment.registry.counts["refused"] == 1
+    assert "samples of shape" in enrolment.registry.notices[1000]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_absurd_number_of_samples_counts_for_nothing(first: bool, tmp_path: Path) -> None:
+    """A liar must not weigh more than all others together, whenever it says hello."""
+    made = config("fedavg", rounds=1)
+    transport = LocalTransport(clients_on_disk(tmp_path, 3))
+    liar = 0 if first else 2
+
+    def change(answer: Payload) -> Payload:
+        lies = answer.kind == "hello" and answer.meta["client"] == liar
+        sizes = {"train": 2_000_000_000, "val": 0, "test": 11}
+        return Payload(answer.meta | {"sizes": sizes}) if lies else answer
+
+    transport.change = change
+    enrolment = Enrolment(FederationTerms(EXPERIMENT, 3, poll=0.001, patience=5.0), transport)
+    enrolment.wait_for(2)
+    ours = FederationServer(made, enrolment)
+    assert ours.step().arrived == sorted({0, 1, 2} - {liar})
+    assert "states 2000000000 training samples" in enrolment.registry.notices[1000 + liar]
+
+
+def test_a_site_that_never_answers_does_not_cost_every_round_its_limit(tmp_path: Path) -> None:
+    made = config("fedavg", rounds=13)
+    transport = LocalTransport(clients_on_disk(tmp_path, 3))
+    ours = served(made, transport, 3, timeout=0.2)
+    told: list[dict[str, Any]] = []
+    note = ours.registry.note
+    ours.registry.note = lambda what, **about: (  # type: ignore[method-assign]
+        told.append(about) if what == "lost" else None,
+        note(what, **about),
+    )
+    transport.hold = lambda answer: answer.kind != "hello" and answer.meta["client"] == 2
+    for _ in range(12):
+        ours.enrolment._greeted, ours.enrolment._not_before = 0.0, {}
+        assert ours.step().arrived == [0, 1]
+    # After the second wait in vain it rests for a round, then for three, then for seven.
+    assert [(n["kind"], n["version"]) for n in told] == [
+        ("fit", 0), ("fit", 1), ("evaluate", 3), ("evaluate", 7)
+    ]  # fmt: skip
+    transport.hold = lambda answer: False
+    ours.registry.clients[2].rests_until = 0
+    ours.enrolment._greeted, ours.enrolment._not_before = 0.0, {}
+    ours.enrolment.poll()
+    assert ours.step().arrived == [0, 1, 2] and ours.registry.clients[2].waits == 0
 
 
 def test_client_that_does_not_answer_is_given_up_and_may_come_back(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_bad_answers_are_refused(tmp_path: Path) -> None:
         assert fed.finished() == 0, fed.story()
     refused = journal(run, "refused")
     assert [n["version"] for n in refused] == [0, 1, 2, 3]
-    said = ["holds NaN", "has shape", "version is 9, asked was 2", "bytes, at most"]
+    said = ["holds NaN", "has shape", "version is 9, asked was 2", "an answer of more than"]
     for note, words in zip(refused, said, strict=True):
         assert note["client"] == 2 and words in note["reason"], note
     done = events(run)

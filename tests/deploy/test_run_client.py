@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from idiolect.deploy import processes, run_client
+from idiolect.errors import UserError
+from tests.deploy.federation_processes import needs_flower
 
 
 def test_a_supernode_without_a_port_starts_anew_with_its_worker(
@@ -30,3 +35,52 @@ def test_a_supernode_without_a_port_starts_anew_with_its_worker(
     with pytest.raises(KeyboardInterrupt):
         run_client.run_client(children, start)
     assert capsys.readouterr().err.count("port was taken") == 1
+
+
+def program(children: processes.ChildProcesses, code: str) -> Callable[[], None]:
+    command = [Path(sys.executable).name, "-c", code]
+    return lambda: children.start("worker", command, {})
+
+
+def test_worker_that_never_gets_ready_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_client.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(run_client, "SECONDS_BEFORE_RESTART", 0.0)
+    children = processes.ChildProcesses(tmp_path)
+    with pytest.raises(UserError, match=r"ended 4 times before it was ready, .*code 1: no memory"):
+        run_client.run_client(children, program(children, "raise SystemExit('no memory')"))
+
+
+def test_warnings_of_the_worker_reach_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Among them what the server says of the site's answers."""
+    monkeypatch.setattr(run_client.signal, "signal", lambda *_: None)
+    children = processes.ChildProcesses(tmp_path)
+    code = (
+        "print('10:00 INFO round 1: trained')\n"
+        "print('10:01 WARNING the server says: your fit was refused')\n"
+        f"raise SystemExit({processes.BAD_SETTINGS})"
+    )
+    with pytest.raises(UserError):
+        run_client.run_client(children, program(children, code))
+    shown = capsys.readouterr().err
+    assert shown.splitlines() == ["worker: the server says: your fit was refused"]
+
+
+@needs_flower
+def test_client_with_damaged_data_ends_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ward.npz").write_bytes(b"PK" + bytes(400))
+    settings = {"client": 0, "data": str(tmp_path / "ward.npz"), "state": str(tmp_path)}
+    children = processes.ChildProcesses(tmp_path / "logs")
+    env = {**os.environ, "IDIOLECT_SITE": json.dumps(settings)}
+    command = [Path(sys.executable).name, "-m", "idiolect.deploy.worker"]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(UserError, match=r"cannot read .*npz"),
+    ):
+        patch.setattr(run_client.signal, "signal", lambda *_: None)
+        run_client.run_client(children, lambda: children.start("worker", command, env))

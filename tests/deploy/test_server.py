@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
+from idiolect import models
 from idiolect.deploy.client import Client
+from idiolect.errors import UserError
 from tests.deploy.local_federation import (
     LocalTransport,
     assert_same_private,
@@ -93,3 +98,33 @@ def test_others_step_in_for_those_who_are_gone(tmp_path: Path) -> None:
     done = ours.step()
     assert len(done.arrived) == 1 and done.arrived != drawn
     assert ours.registry.counts["gone"] == 1
+
+
+class HalfFrozen(nn.Module):
+    """A model whose first layer does not train."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int):
+        super().__init__()
+        self.first = nn.Linear(math.prod(shape), 4)
+        self.first.requires_grad_(False)
+        self.last = nn.Linear(4, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x.flatten(1)))
+
+
+def test_given_values_of_frozen_layers_are_refused(tmp_path: Path) -> None:
+    """The simulator uses them; sites, which make frozen layers themselves, would not know them."""
+    made = config("fedavg", rounds=1)
+    name = f"{__name__}:HalfFrozen"
+    made["model"] = {"name": name}
+    here = [Client(i, site_data(i), tmp_path / f"site{i}", model=name) for i in range(2)]
+    transport = LocalTransport(here)
+    data = site_data(0)
+    whole = models.build(made["model"], data.shape, data.classes, made["seed"]).state_dict()
+    made["init"] = str(tmp_path / "start.safetensors")
+    save_file(whole, made["init"])
+    assert served(made, transport, 2).step().arrived == [0, 1]  # the values the sites make too
+    save_file({n: v + 1 for n, v in whole.items()}, made["init"])
+    with pytest.raises(UserError, match=r"gives the frozen layer 'first\.weight' other values"):
+        served(made, transport, 2)

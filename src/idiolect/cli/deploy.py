@@ -50,8 +50,16 @@ def server(
     out: Out = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", parser=as_path, help="Continue a run after a stop or crash."),
+        typer.Option(
+            metavar="RUN",
+            parser=as_path,
+            help="Continue a run after a stop or crash; give sites that were away when it ended "
+            "their models.",
+        ),
     ] = None,
+    save_models: Annotated[
+        bool, typer.Option("--save-models", help="Write the shared model to RUN/models/last.")
+    ] = False,
     keys: KeysFolder = None,
     insecure: Insecure = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -74,6 +82,7 @@ def server(
     if resume is not None:
         run = _resumed(resume, method, allow_code or ())
     else:
+        given["save_models"] = save_models
         run = _planned(method, clients, given, config, set_ or [], out, allow_code or ())
     show(run, run_server(run, keys, host, port), as_json)
 
@@ -94,7 +103,8 @@ def _planned(
 
     if method is None or clients is None:
         raise UserError("give a method and --clients N, or --resume RUN")
-    terms = {name: given[name] for name in TERMS if given[name] is not None}
+    terms = {name: given[name] for name in TERMS if given.get(name) is not None}
+    terms["save_models"] = bool(given.pop("save_models", False))
     flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
     config = settings.resolve(file, flags, sets)
@@ -122,7 +132,11 @@ def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> P
     if not (run / experiment.FOLDER / experiment.TERMS).is_file():
         raise UserError(f"{run} is not a run of `idiolect server`")
     if (run / "summary.json").exists():
-        raise UserError(f"{run} is finished; see `idiolect report {run}`")
+        away = experiment.without_model(run)
+        if not away:
+            raise UserError(f"{run} is finished; see `idiolect report {run}`")
+        names = ", ".join(map(str, away))
+        print(f"finished; waiting for clients without their model: {names}", file=sys.stderr)
     if method is not None:
         raise UserError("--resume goes on with the settings of the run; give no method")
     config = experiment.read_settings(run)

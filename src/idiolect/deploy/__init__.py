@@ -22,6 +22,7 @@ A client
     client            how a client answers a request; knows no network
     client_data       its data: a file, a folder or a function
     client_state      its private state on its disk
+    personal_file     its personal model as a file, at the end
     worker            the process that answers requests with what is installed at the site
     run_client        `idiolect client`
 

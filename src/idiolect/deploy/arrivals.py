@@ -77,9 +77,6 @@ class Arrivals:
     def accept_scores(self, request: PendingRequest, answer: Payload) -> str | None:
         """Keep what a client found when it tested; returns the reason if it makes no sense."""
         entry = self.registry.clients[request.client]
-        if request.version != self.round:
-            entry.free()  # too late: it would count as the result of another round
-            return None
         if answer.record:
             return "an evaluation carries no tensors"
         found = {s: answer.meta[s] for s in ("before", "global") if s in answer.meta}
@@ -89,6 +86,7 @@ class Arrivals:
         for series, metrics in found.items():
             self._keep_scores(entry, series, metrics)
         entry.status, entry.fresh = "idle", False
+        entry.kept = entry.kept or answer.meta.get("kept") is True
         return None
 
     def _keep_scores(self, entry: ClientEntry, series: str, metrics: Mapping[str, Any]) -> None:

@@ -28,11 +28,13 @@ from idiolect.data import Federation
 from idiolect.data.federation import PARTS
 from idiolect.deploy.client_state import ClientState, CommittedWork, StateStore
 from idiolect.deploy.messages import Payload, printable
+from idiolect.deploy.personal_file import write_personal
 from idiolect.deploy.validate import MAX_LOGGED_NUMBERS
 from idiolect.engine import select
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.samples import Part
 from idiolect.errors import UserError
+from idiolect.simulation import server_state
 from idiolect.simulation.requests import Adapt, Fit, Rejoin
 
 log = logging.getLogger("idiolect.client")
@@ -59,6 +61,7 @@ class LocalExperiment:
     ):
         self.method: Method = methods.build(config["method"])
         module = models.build(config["model"], data.shape, data.classes, config["seed"], allow_code)
+        self.module_state = server_state.module_values(module)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
         # a site alone gives the simulator's numbers.
         self.engine = LoopEngine(
@@ -219,12 +222,35 @@ class Client:
         method, engine, down = experiment.method, experiment.engine, _down(request)
         params = method.personal(down.stacked(1), engine.to_device(state.mine))
         adapt = Adapt([ONLY_CLIENT], _whole_number(request.meta, "version"), (params,))
-        answer = {"before": self._test(experiment, adapt.do(method, engine))}
+        model = adapt.do(method, engine)
+        answer: dict[str, Any] = {"before": self._test(experiment, model)}
+        if request.meta.get("keep"):
+            self._keep(request, experiment, tree.client(model, 0), answer["before"])
+            answer["kept"] = True
         part = request.meta.get("global")
         shared: Tree | None = request.record.get("global") or down.shared.get(part or "")
         if shared is not None:
             answer["global"] = self._test(experiment, tree.expand(shared, 1))
         return Payload(answer)
+
+    def _keep(
+        self, request: Payload, experiment: LocalExperiment, model: Tree, tested: Metrics
+    ) -> None:
+        """Write the model this client predicts with from now on."""
+        config, name = request.meta["config"], _experiment_id(request)
+        card = {
+            "client": self.id,
+            "method": config["method"],
+            "model": config["model"],
+            "rounds": _whole_number(request.meta, "version"),
+            "shape": list(self.data.shape),
+            "classes": self.data.classes,
+            "tested": tested,
+            "samples": self.sizes,
+        }
+        whole = server_state.exported(experiment.engine.net, model, experiment.module_state)
+        path = write_personal(self.store.folder, name, whole, card)
+        log.info("personal model: %s", path)
 
     # --- shared by the requests ---
 

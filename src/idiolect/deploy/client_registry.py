@@ -28,6 +28,7 @@ class PendingRequest:
     deadline: float = 0.0
     ask_again: float = 0.0
     asked: int = 1  # times
+    message: str = ""  # id of the message that asked first
 
 
 @dataclass
@@ -42,6 +43,7 @@ class ClientEntry:
     status: Status = "idle"
     since: int = -1  # round in which the work it has not delivered yet began; -1: none
     recall: bool = False  # the server restarted while that work was not delivered: ask for it
+    kept: bool = False  # has its personal model as a file, by the server's last word
     waits: int = 0  # answers in a row that were waited for in vain
     rests_until: int = 0  # round, from 0, in which it is asked again
 
@@ -108,7 +110,7 @@ class ClientRegistry:
 
     def state(self) -> dict[str, Any]:
         """What a restarted server must know: who the clients are and whose work is awaited."""
-        kept = ("name", "node", "sizes", "fresh", "since")
+        kept = ("name", "node", "sizes", "fresh", "since", "kept")
         seats = {str(i): {k: getattr(c, k) for k in kept} for i, c in self.clients.items()}
         return {"seats": seats, "counts": dict(self.counts)}
 
@@ -121,4 +123,5 @@ class ClientRegistry:
                 known.status = "gone"  # until it answers
                 self.clients[client] = known
             self.clients[client].since = about["since"]
+            self.clients[client].kept = about.get("kept", False)
             self.clients[client].recall = about["since"] >= 0

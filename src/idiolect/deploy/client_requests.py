@@ -88,8 +88,9 @@ class ClientRequests:
                 )
                 self.dispatcher.send([(request, {})])
 
-    def evaluate(self, ids: Sequence[int], t: int) -> None:
-        """Ask clients to test what they would predict with now, and the shared model if any."""
+    def evaluate(self, ids: Sequence[int], t: int, keep: bool) -> None:
+        """Ask clients to test what they would predict with now, and the shared model if any;
+        `keep`: nothing more will come, so they write their personal model to a file."""
         down = self.method.download(self.server, list(ids))
         shared = server_state.whole_model(self.method, self.server)
         # A shared model that is part of the message anyway is named instead of sent twice.
@@ -102,7 +103,7 @@ class ClientRequests:
             if shared is not None and part is None:
                 record["global"] = shared
             requests.append((PendingRequest("evaluate", entry.node, t, i), record))
-        self.dispatcher.send(requests, **{"global": part})
+        self.dispatcher.send(requests, keep=keep, **{"global": part})
 
     def _record(self, entry: ClientEntry, down: Down, k: int) -> Record:
         """The tensors for one client: what all get, row k, the start at the first contact."""

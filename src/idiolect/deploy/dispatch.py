@@ -15,6 +15,8 @@ from idiolect.deploy.transport import Reply, Transport
 log = logging.getLogger("idiolect.server")
 
 MAX_TIMES_ASKED = 6
+SECONDS_TO_ASK = 2.0  # with less time left, asking again is in vain
+PATIENT = 3.0  # times as long as the slowest answer so far, a message is not taken for lost
 
 # Uses an answer whose sender, experiment and version are right; returns why it is not used.
 Handler = Callable[[PendingRequest, Payload], str | None]
@@ -27,6 +29,7 @@ class Dispatcher:
         self.terms, self.transport, self.registry = terms, transport, registry
         self.settings: dict[str, Any] = {}  # what a client must know to build method and model
         self.handlers: dict[str, Handler] = {}  # by kind of request
+        self._slowest: dict[str, float] = {}  # seconds until an answer came, by kind
 
     def send(self, requests: Sequence[tuple[PendingRequest, Record]], **more: Any) -> None:
         """Send requests with their tensors; one that cannot be sent is lost at once."""
@@ -47,11 +50,13 @@ class Dispatcher:
         self.transport.allow(limit)
         ids = self.transport.send(outgoing, self.terms.timeout)
         for (request, _), message in zip(requests, ids, strict=True):
-            request.deadline = time.monotonic() + self.terms.timeout
-            request.ask_again = time.monotonic() + self.terms.repeat
+            now = time.monotonic()
+            request.deadline = now + self.terms.timeout
+            request.ask_again = now + self._until_asked_again(request)
             if message is None:
                 self.lose(request, "the message could not be sent", gone=True)
             else:
+                request.message = message
                 self.registry.pending[message] = request
 
     def receive(self) -> None:
@@ -68,26 +73,45 @@ class Dispatcher:
             failed = reply.payload is None and not reply.malformed
             if failed and request in self.registry.requests():
                 continue  # it was asked more than once, and another answer may come
-            if reply.mislaid and request.asked < MAX_TIMES_ASKED:
-                self._repeat(request, reply.problem)
+            if reply.mislaid:
+                self._repeat_or_give_up(request, reply.problem)
                 continue
             self.registry.settle(request)
+            if reply.payload is not None and reply.message_id == request.message:
+                took = time.monotonic() - (request.deadline - self.terms.timeout)
+                self._slowest[request.kind] = max(took, self._slowest.get(request.kind, 0.0))
             self._take(request, reply)
         now = time.monotonic()
         for request in self.registry.requests():
             if now > request.deadline:
-                self.registry.settle(request)
-                reason = f"no answer within {self.terms.timeout:.0f} s"
-                self.lose(request, reason, gone=True, waited=True)
+                self._give_up(request)
             elif now > request.ask_again and request.asked < MAX_TIMES_ASKED:
                 self._repeat(request, "no answer yet")
+
+    def _until_asked_again(self, request: PendingRequest) -> float:
+        """Seconds; work that takes long everywhere is not asked for twice."""
+        slow = PATIENT * self._slowest.get(request.kind, 0.0)
+        return float(max(self.terms.repeat * 2 ** (request.asked - 1), slow))
+
+    def _give_up(self, request: PendingRequest) -> None:
+        self.registry.settle(request)
+        reason = f"no answer within {self.terms.timeout:.0f} s"
+        self.lose(request, reason, gone=True, waited=True)
+
+    def _repeat_or_give_up(self, request: PendingRequest, reason: str) -> None:
+        """The network does not have it any more: it was lost, or its time is over."""
+        left = request.deadline - time.monotonic()
+        if left > SECONDS_TO_ASK and request.asked < MAX_TIMES_ASKED:
+            self._repeat(request, reason)
+        else:
+            self._give_up(request)
 
     def _repeat(self, request: PendingRequest, reason: str) -> None:
         """Ask again: a site answers a request it has done already from its disk."""
         assert request.payload is not None
-        left = max(1.0, request.deadline - time.monotonic())
-        request.ask_again = time.monotonic() + self.terms.repeat * 2**request.asked
+        left = max(SECONDS_TO_ASK, request.deadline - time.monotonic())
         request.asked += 1
+        request.ask_again = time.monotonic() + self._until_asked_again(request)
         self._note("asked again", request, reason)
         (message,) = self.transport.send([(request.node, request.payload)], left)
         if message is not None:
@@ -128,6 +152,7 @@ class Dispatcher:
 
     def refuse(self, request: PendingRequest, reason: str, waited: bool = False) -> None:
         """Do not use this answer; its client may take part in the next round again, and is told."""
+        reason = messages.printable(reason[:300])
         log.warning("refused %s of client %s: %s", request.kind, request.client, reason)
         self._note("refused", request, reason)
         self.tell(request.node, f"your {request.kind} of round {request.version + 1} was "
@@ -136,6 +161,7 @@ class Dispatcher:
 
     def lose(self, request: PendingRequest, reason: str, gone: bool, waited: bool = False) -> None:
         """Note that no answer will come; `gone`: nor will the client, until it says hello."""
+        reason = messages.printable(reason[:300])
         if request.kind != "hello":
             log.warning("no %s from client %s: %s", request.kind, request.client, reason)
         self._note("lost", request, reason)

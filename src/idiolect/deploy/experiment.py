@@ -12,7 +12,8 @@ from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.server import FederationServer
 from idiolect.deploy.terms import FederationTerms
 from idiolect.deploy.transport import Transport
-from idiolect.runs import seal
+from idiolect.errors import UserError
+from idiolect.runs import checkpoint, seal
 from idiolect.runs.directory import read_config
 from idiolect.runs.execute import execute
 
@@ -20,6 +21,7 @@ log = logging.getLogger("idiolect.server")
 
 FOLDER = "flower"  # inside the run: what only a real federation has
 TERMS, SETTINGS, JOURNAL, STATUS = "terms.json", "settings.json", "journal.jsonl", "status.json"
+WITHOUT_MODEL = "without_model.json"  # clients that were away when the last word was sent
 
 
 def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> None:
@@ -75,16 +77,57 @@ def _run(run: Path, transport: Transport) -> dict[str, Any]:
     allowed = seal.approved(run, config)
     terms = read_terms(run)
     enrolment = Enrolment(terms, transport, folder / JOURNAL)
-    enrolment.wait_for(terms.minimum or terms.clients)
+    finished = (run / "summary.json").exists()
+    enrolment.wait_for(1 if finished else terms.minimum or terms.clients)
     assert enrolment.shape is not None
     config["model"].setdefault("name", models.default_model(enrolment.shape))
+    servers: list[FederationServer] = []
 
     def build(config: dict[str, Any]) -> FederationServer:
-        return FederationServer(config, enrolment, allowed)
+        servers.append(FederationServer(config, enrolment, allowed))
+        return servers[0]
 
+    if finished:
+        _deliver(run, build(config))
     done = execute(config, run, resume, build=build)
+    if servers:
+        _finish(run, servers[0])
     log.info("done: %s", dict(enrolment.registry.counts))
     return done
+
+
+def _deliver(run: Path, server: FederationServer) -> None:
+    """The run is finished; clients that were away get their personal models."""
+    folder = run / "checkpoint"
+    newest = next(iter(checkpoint.rounds(folder)), checkpoint.NOTHING_YET)
+    try:
+        saved = checkpoint.read(folder, newest)
+        server.restore(saved.tensors, saved.meta)
+    except checkpoint.Damaged as damage:
+        raise UserError(f"{folder}: {damage}; there is no last word to deliver") from None
+    kept = set(range(server.terms.clients)) - set(without_model(run))
+    for client, entry in server.registry.clients.items():
+        entry.kept = client in kept
+    server.deliver()
+
+
+def _finish(run: Path, server: FederationServer) -> None:
+    """Note who has no personal model yet; write what all share if that is wanted."""
+    files.write_json(run / FOLDER / WITHOUT_MODEL, server.without_model())
+    model = server.server_model() if server.terms.save_models else None
+    if model is not None:
+        folder = run / "models" / "last"
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_tensors(folder / "server.safetensors", model)
+        files.write_json(folder / "round.json", {"round": server.round})
+
+
+def without_model(run: Path) -> list[int]:
+    """Clients of a finished run that lack their personal model."""
+    try:
+        return list(json.loads((run / FOLDER / WITHOUT_MODEL).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return []
 
 
 def write_status(run: Path, state: str, reason: str = "") -> None:

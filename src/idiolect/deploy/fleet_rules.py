@@ -14,7 +14,7 @@ from typing import Any
 
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
 from flwr.proto.node_pb2 import Node
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -77,11 +77,13 @@ class FleetRules:
         if path == PUSH_MESSAGES:
             return _wrong_answer(request)
         node = int(request.node.node_id)
-        too_large = len(request.object_content) > self._left.get(node, 0)
+        if node not in self._left:
+            return Refusal("a part of an answer that was not announced", node)
+        too_large = len(request.object_content) > self._left[node]
         return self._too_large(node) if too_large else None
 
-    def passed(self, path: str, body: bytes) -> None:
-        """The SuperLink knows the sender and has taken this."""
+    def passed(self, path: str, body: bytes, reply: bytes) -> None:
+        """The SuperLink knows the sender and gave this reply."""
         request = _parsed(path, body)
         if request is None:
             return
@@ -89,7 +91,7 @@ class FleetRules:
         if path == PUSH_MESSAGES:
             self._answering[node] = request.messages_list[0].metadata.reply_to_message_id
             self._left[node] = self._allowed() + ROOM
-        else:
+        elif PushObjectResponse.FromString(reply).stored:  # a part sent twice is stored once
             self._left[node] -= len(request.object_content)
 
     @staticmethod

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from idiolect.deploy.credentials import Credentials
+from idiolect.deploy.messages import printable
 from idiolect.deploy.proxy_notes import ProxyNotes
 from idiolect.errors import UserError
 
@@ -94,7 +95,7 @@ class FleetProxy:
             await _reply(send, 502, b"bad gateway")
             return
         if answer.status_code == 200:
-            self._rules.passed(scope["path"], body)
+            self._rules.passed(scope["path"], body, answer.content)
         kept = [
             (k.lower(), v)
             for k, v in answer.headers.raw
@@ -116,7 +117,7 @@ class FleetProxy:
 
     def _log_refusal(self, scope: Event, why: str) -> None:
         peer = (scope.get("client") or ("?",))[0]
-        log.warning("refused %s: %s %s", peer, scope["path"][:80], why)
+        log.warning("refused %s: %s %s", peer, printable(scope["path"][:80]), why)
 
 
 async def _read(receive: Receive, limit: int) -> tuple[bytes, bool]:

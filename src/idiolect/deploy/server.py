@@ -187,16 +187,33 @@ class FederationServer:
     def _evaluate(self) -> float:
         """Every client that is free tests what it would predict with now; returns the seconds."""
         began = time.perf_counter()
-        end = time.monotonic() + (self.terms.window or float("inf"))
         if free := self.registry.idle(self.round):
-            self.requests.evaluate(free, self.round)
-            while self._untested() and time.monotonic() < end:
-                self.enrolment.poll()
-                time.sleep(self.terms.poll)
+            self._test(free)
         return time.perf_counter() - began
 
-    def _untested(self) -> bool:
-        return any(r.version == self.round for r in self.registry.pending_of("evaluate"))
+    def _test(self, ids: list[int]) -> None:
+        self.requests.evaluate(ids, self.round, keep=self.round == self.rounds)
+        while self.registry.pending_of("evaluate"):
+            self.enrolment.poll()
+            time.sleep(self.terms.poll)
+
+    # --- after the last round ---
+
+    def without_model(self) -> list[int]:
+        """Clients that do not have their personal model as a file yet."""
+        has = {i for i, entry in self.registry.clients.items() if entry.kept}
+        return [i for i in range(self.terms.clients) if i not in has]
+
+    def deliver(self) -> list[int]:
+        """Give clients that were away the last word as they come; returns those who lack it."""
+        end = time.monotonic() + self.terms.patience
+        while (missing := self.without_model()) and time.monotonic() < end:
+            self.enrolment.poll()
+            clients = self.registry.clients
+            if here := [i for i in missing if i in clients and clients[i].status == "idle"]:
+                self._test(here)
+            time.sleep(self.terms.poll)
+        return missing
 
     def _columns(self, done: Round | None = None, blank: bool = False) -> Columns:
         for client, sizes in self.registry.sizes().items():

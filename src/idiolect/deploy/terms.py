@@ -20,6 +20,7 @@ class FederationTerms(Checked):
                           "then twice as long, and so on", above=0)  # fmt: skip
     patience: float = hyper(3600.0, "seconds the server waits for enough clients", above=0)
     poll: float = hyper(0.2, "seconds between looks for new answers", above=0)
+    save_models: bool = False  # write what all share to RUN/models/last at the end
     nodes: dict[str, int] = field(default_factory=dict)  # Flower node id -> client id, by key
 
     def __post_init__(self) -> None:

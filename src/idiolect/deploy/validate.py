@@ -22,6 +22,7 @@ MAX_LOGGED_NUMBERS = 4096  # of one log entry of a method, per client and round
 # Beyond this many times what the others send, an update or a number of samples is no difference
 # between sites any more: it would decide the result alone, or end in infinite values.
 ENORMOUS = 1000.0
+ENORMOUS_ALONE = 1e9  # with no other to compare: data of a large scale may give large values
 FEW_SAMPLES = 1000  # no number of samples up to ENORMOUS times this one is called absurd
 
 
@@ -80,6 +81,8 @@ def wrong_hello(meta: dict[str, Any], clients: int) -> str | None:
         return f"classes {classes!r:.80} is not a count"
     if not isinstance(meta.get("name"), str) or len(meta["name"]) > 80:
         return "name is missing or too long"
+    if not meta["name"].isprintable():
+        return "name is not printable"
     if not isinstance(meta.get("labels"), str) or len(meta["labels"]) > 64:
         return "labels are missing"
     if type(meta.get("fresh")) is not bool:
@@ -131,7 +134,7 @@ def enormous(
     for name, size in mine.items():
         usual = [other[name] for other in others if name in other]
         scale = max(1.0, expected.get(name, 1.0), float(np.median(usual)) if usual else 1.0)
-        if size > ENORMOUS * scale:
+        if size > (ENORMOUS if usual else ENORMOUS_ALONE) * scale:
             return f"'{name}' holds {size:.3g}, usual is up to {scale:.3g}"
     return None
 
