@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test heavy lint bench tables clean
+.PHONY: demo test heavy lint bench tables lock audit clean
 
 demo: $(STAMP)  ## six methods on real data, a table and an HTML report
 	$(BIN)/idiolect demo
@@ -35,6 +35,14 @@ TABLE := $(BIN)/idiolect compare $(METHODS) --seeds 0,1,2 --rounds 20 --set meth
 tables: $(STAMP)  ## the tables of docs/results.md, on a GPU, into runs/; IDIOLECT_DATA names the data
 	$(TABLE) --data cifar10 --split dirichlet --clients 20 --set split.alpha=0.1 --model fedas_cnn --out runs/cifar10
 	$(TABLE) --data femnist --split natural --model fedas_cnn --out runs/femnist
+
+lock: $(STAMP)  ## requirements.lock: what is tested, with the hash of every package
+	$(BIN)/python .ci/write_lock.py
+
+# It asks PyPI's service for known weaknesses; without a network it fails, as it then knows nothing.
+audit: $(STAMP)  ## known weaknesses of the locked packages
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip-audit
+	$(BIN)/pip-audit --strict --disable-pip --requirement requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,6 +26,7 @@ ROOMS = (
     "engine",
     "simulation",
     "runs",
+    "papers",
     "report",
     "deploy",
     "bench",
@@ -182,6 +183,7 @@ def test_a_name_means_one_thing() -> None:
     # The method that trains alone and a client's handle; `build` makes an object from settings;
     # `base` is what the other files of its folder share; commands are called what they are about.
     allowed = {"local", "build", "base", "pool", "compare", "report", "data", "deploy", "bench"}
+    allowed |= {"recipe"}
     assert not {m for m in modules if modules.count(m) > 1} - allowed
     classes = [
         node.name

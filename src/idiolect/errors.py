@@ -13,4 +13,6 @@ def did_you_mean(name: object, known: Iterable[str], kind: str) -> UserError:
     known = sorted(known)
     near = get_close_matches(str(name), known, n=1, cutoff=0.5)
     hint = f" did you mean '{near[0]}'?" if near else ""
+    if not known:
+        return UserError(f"unknown {kind} '{name}': it has none; leave it out")
     return UserError(f"unknown {kind} '{name}';{hint} known: {', '.join(known)}")

@@ -142,3 +142,74 @@ def test_rows_outside_the_table():
 def test_one_class_one_sample_client_is_legal():
     fed = Federation.from_arrays([client(n=1, m=1)])
     assert fed.sizes("train").tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"y_train": np.arange(6) / 2}, "client 1: y_train must be whole numbers"),
+        ({"y_train": np.arange(6) * 1j}, "client 1: y_train must be whole numbers"),
+        ({"y_train": np.ma.masked_equal(np.arange(6), 5)}, "client 1: y_train has masked values"),
+        ({"y_train": list("abcabc")}, "client 1: y_train must be numbers, got words"),
+        ({"y_train": np.array([None] * 6)}, "client 1: y_train must be numbers, got objects"),
+        ({"y_train": np.datetime64("2026-01-01") + np.arange(6)}, "y_train must be numbers, got d"),
+        ({"y_train": np.full(6, 2**64 - 1, np.uint64)}, "client 1: label -1"),
+        ({"x_train": np.ones((6, 4)) * 1e300}, "client 1: a value in x_train is too large"),
+        ({"x_train": np.ones((6, 4)) * 1j}, "client 1: x_train must be .* got complex"),
+        ({"x_train": np.ma.masked_less(np.ones((6, 4)), 2)}, "client 1: x_train has masked"),
+        ({"x_train": np.ones(6)}, r"client 1: x_train must be \[M, D\].*got of shape \[6\]"),
+        ({"x_train": 3.0}, r"client 1: x_train must be \[M, D\]"),
+        ({"x_train": [[1, 2], [3]]}, "client 1: x_train is no array"),
+        ({"x_train": torch.ones(6, 4).to_sparse()}, "client 1: x_train must be a dense tensor"),
+        ({"x_train": np.ones((6, 4), np.longdouble)}, "client 1: x_train must be numbers"),
+    ],
+)
+def test_what_was_accepted_in_silence_is_refused(change, words):
+    with pytest.raises(UserError, match=words) as caught:
+        usual = client(dtype=np.float64)
+        Federation.from_arrays([usual, {**usual, **change}], classes=3)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"names": "ab"}, "names must be a list"),
+        ({"unseen": 1}, "unseen must be a list, got 1"),
+        ({"unseen": [0.5]}, "unseen must be a whole number, got 0.5"),
+        ({"unseen": [None]}, "unseen must be a whole number"),
+        ({"mean": [[0.1] * 4]}, "mean must be a number or one per channel"),
+        ({"mean": object()}, "mean must be a number or one per channel"),
+        ({"std": 1e-300}, "std must be positive"),
+        ({"std": 1e-40}, "too large for float32"),
+        ({"classes": 10**12}, "at most 1000000"),
+    ],
+)
+def test_odd_options(options, words):
+    with pytest.raises(UserError, match=words):
+        Federation.from_arrays([client(), client()], **options)
+
+
+@pytest.mark.parametrize("clients", [None, 3, "ab", [None], [[1, 2]], {"x_train": 1}])
+def test_clients_that_are_none(clients):
+    with pytest.raises(UserError, match=r"clients must be a list|client 0 must map"):
+        Federation.from_arrays(clients)
+
+
+def test_a_label_that_makes_a_million_classes():
+    with pytest.raises(UserError, match="number them from 0"):
+        Federation.from_arrays([{**client(), "y_train": np.full(6, 10**15)}])
+
+
+def test_samples_without_values_and_things_that_are_no_tensors():
+    with pytest.raises(UserError, match="x must be"):
+        Federation.from_arrays([client(shape=(0,))])
+    one = torch.tensor([0])
+    for x, y, rows in (([[0.0]], one, [one]), (one[None] * 1.0, [0], [one]), (one, one, 3)):
+        with pytest.raises(UserError, match="must be"):
+            Federation(x, y, rows, (), rows, classes=1)
+
+
+def test_other_byte_orders_are_read():
+    other = {k: v.astype(v.dtype.newbyteorder(">")) for k, v in client().items()}
+    assert torch.equal(Federation.from_arrays([other]).x, Federation.from_arrays([client()]).x)

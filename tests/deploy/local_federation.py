@@ -88,6 +88,9 @@ class LocalTransport:
     def nodes(self) -> list[int]:
         return sorted(self.online)
 
+    def allow(self, answer: int) -> None:
+        """Everything is in one process: `collect` has the limits."""
+
     def send(self, outgoing: Sequence[tuple[int, Payload]], ttl: float) -> list[str | None]:
         ids: list[str | None] = []
         for node, payload in outgoing:

@@ -72,7 +72,7 @@ def at_home(run: Path) -> list[int]:
 
 def assert_same(run: Path, folder: Path, sim: Simulation) -> None:
     theirs, _ = sim.state()
-    saved = checkpoint.load(run / "checkpoint", print)
+    saved = checkpoint.read(run / "checkpoint", checkpoint.rounds(run / "checkpoint")[0])
     assert saved is not None
     names = [n for n in theirs if n.startswith(("server/", "tables/"))]
     assert names

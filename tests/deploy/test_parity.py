@@ -14,6 +14,7 @@ from idiolect.deploy import experiment, superlink
 from idiolect.deploy.client_state import StateStore
 from idiolect.deploy.processes import ChildProcesses
 from idiolect.deploy.proxy import serve_proxy
+from idiolect.deploy.proxy_notes import ProxyNotes
 from idiolect.deploy.terms import FederationTerms
 from idiolect.runs import checkpoint
 from idiolect.runs.history import ClientLog
@@ -28,7 +29,7 @@ def check_against_simulator(run: Path, folder: Path, made: dict[str, Any]) -> No
     sim = simulated(made, CLIENTS)
     rounds = [sim.start(), *(sim.step() for _ in range(made["rounds"]))]
     theirs, _ = sim.state()
-    saved = checkpoint.load(run / "checkpoint", print)
+    saved = checkpoint.read(run / "checkpoint", checkpoint.rounds(run / "checkpoint")[0])
     assert saved is not None and saved.round == made["rounds"]
     names = [n for n in theirs if n.startswith(("server/", "tables/"))]
     assert names
@@ -68,7 +69,8 @@ def run_together(tmp_path: Path, methods: list[str], rounds: int, *client: str) 
         close = None
         try:
             port, home = superlink.start_superlink(children, tmp_path, None)
-            close = serve_proxy("127.0.0.1", fed.port, f"http://127.0.0.1:{port}", None)
+            ProxyNotes(tmp_path).allow(1 << 30)  # several experiments behind one proxy
+            close = serve_proxy("127.0.0.1", fed.port, f"http://127.0.0.1:{port}", None, tmp_path)
             made = {}
             for number, name in enumerate(methods):
                 made[name] = config(name, rounds=rounds, **METHODS[name])

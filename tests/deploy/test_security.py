@@ -18,7 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from idiolect.deploy import credentials, superlink
+from idiolect.deploy.processes import ChildProcesses
 from idiolect.runs import checkpoint
+from tests.deploy.another_user import BECOME_NOBODY, needs_root
 from tests.deploy.federation_processes import (
     ROOT,
     LocalProcesses,
@@ -77,7 +80,7 @@ def tapped(fed: LocalProcesses) -> Iterator[Tap]:
 
 def parameters(run: Path) -> bytes:
     """Some bytes of the final model, as they were sent to every client to be tested."""
-    saved = checkpoint.load(run / "checkpoint", print)
+    saved = checkpoint.read(run / "checkpoint", checkpoint.rounds(run / "checkpoint")[0])
     assert saved is not None
     leaf = saved.tensors["server/model/body.1.weight"]
     return leaf.contiguous().numpy().tobytes()[:256]
@@ -167,6 +170,51 @@ def status(port: int, path: str, trust: ssl.SSLContext, method: str = "POST") ->
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+ASK = """
+trust = ssl.create_default_context(cadata=authority)
+for path in ("control/list-runs", "control/start-run", "runtime/acquire-task", "fleet/get-run"):
+    url = f"https://127.0.0.1:{port}/v1/{path}"
+    head = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+    request = urllib.request.Request(url, data=b"", headers=head, method="POST")
+    try:
+        with opener(urllib.request.HTTPSHandler(context=trust)).open(request, timeout=20) as found:
+            print(found.status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
+
+
+@needs_root
+def test_another_user_of_the_servers_machine_is_turned_away(tmp_path: Path) -> None:
+    """Whoever has ca.pem and an account there reaches the loopback port, and gets nothing."""
+    credentials.make_server(tmp_path / "keys", ["localhost", "127.0.0.1"])
+    credentials.make_client(tmp_path / "keys", 0)
+    keys = credentials.read(tmp_path / "keys")
+    children = ChildProcesses(tmp_path / "logs")
+    try:
+        port, _ = superlink.start_superlink(children, tmp_path, keys)
+        first = (
+            "import ssl, sys, urllib.error, urllib.request, encodings.idna, http.client\n"
+            "opener = urllib.request.build_opener\n"
+            f"port, authority = {port}, open({str(keys.ca)!r}).read()\n"
+        )
+        statuses = {
+            who: subprocess.run(
+                [sys.executable, "-c", first + become + ASK],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
+            ).stdout.split()
+            for who, become in (("operator", ""), ("nobody", BECOME_NOBODY))
+        }
+    finally:
+        children.end()
+    assert statuses["nobody"] == ["403"] * 4
+    assert statuses["operator"][0] == "200"  # otherwise this test could not fail
+    assert "403" not in statuses["operator"]
 
 
 def test_no_connection_leaves_the_machine(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -100,3 +101,26 @@ def test_few_steps_are_captured_for_few_sizes() -> None:
             sizes = graphs.stack_sizes(k, steps)
             assert sizes[0] == k and sizes[-1] == 1
             assert sizes == sorted(set(sizes), reverse=True)
+
+
+def test_a_step_that_cannot_be_captured_is_launched_kernel_by_kernel(
+    federation: Federation, monkeypatch: Any
+) -> None:
+    def refuse(body: Any, pool: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(graphs, "_recorded", refuse)
+    monkeypatch.setattr(graphs, "_side_stream", nullcontext)
+    method = methods.build({"name": "local", "lr": 0.1, "batch_size": 8})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = SmallNet()
+    plain, sim = (simulation(method, federation, model, 3) for _ in range(2))
+    sim.engine.captured_steps = steps = graphs.CapturedSteps(sim.engine.samples)  # type: ignore[attr-defined]
+    steps.pool = "a pool"
+    with pytest.warns(UserWarning, match="cannot be captured.*not permitted") as seen:
+        end = end_state(sim, 2)
+    assert len(seen) == len(steps.captured) == 1
+    for leaf, value in end_state(plain, 2).items():
+        if value.numel() and not leaf.startswith("metrics"):
+            torch.testing.assert_close(end[leaf], value, rtol=1e-9, atol=1e-10)

@@ -13,7 +13,7 @@ from idiolect import methods
 from idiolect.data import Federation
 from idiolect.engine import samples
 from idiolect.engine.samples import Samples
-from tests.conftest import ENGINES, run, simulation
+from tests.conftest import ENGINES, ragged_federation, run, simulation
 from tests.engine.engines import LOCAL, assert_agree
 from tests.methods.plain import seeded
 
@@ -86,3 +86,15 @@ def test_a_run_on_normalised_inputs_gives_the_same_numbers(
         ends.append(sim.state()[0])
     for leaf, value in ends[0].items():
         assert torch.equal(value.nan_to_num(), ends[1][leaf].nan_to_num()), leaf
+
+
+def test_on_a_cpu_inputs_are_normalised_once_that_many_were_gathered() -> None:
+    """A run that sees few samples does not pay for all of them before its first round."""
+    federation = ragged_federation((6, 6))
+    samples = Samples(federation, torch.device("cpu"), torch.float32)
+    stored = samples.x.dtype
+    samples.prepare()
+    assert samples.x.dtype == stored
+    samples.inputs(torch.arange(len(samples.x)))
+    samples.prepare()
+    assert samples.x.dtype == torch.float32

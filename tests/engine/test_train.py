@@ -190,3 +190,14 @@ def matrix(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
 def test_a_loss_of_the_wrong_shape(wrong: Any, coupled: bool, engine: str) -> None:
     with pytest.raises(TypeError, match="one value per sample, or a scalar"):
         local_of(engine, [1]).sgd(wrong, stacked(START, 1), lr=0.1, batch_size=4, coupled=coupled)
+
+
+def test_the_usual_loss_has_the_bits_of_pytorchs() -> None:
+    logits = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 4, 2, 2, 1, 3])
+    ours = cross_entropy(lambda params, x: x, {}, logits, y)  # type: ignore[arg-type]
+    plain = torch.nn.functional.cross_entropy(logits, y, reduction="none")
+    assert torch.equal(ours, plain)
+    weight = torch.rand(6, dtype=torch.float64)
+    mine, theirs = (torch.autograd.grad(v @ weight, logits)[0] for v in (ours, plain))
+    assert torch.equal(mine, theirs)

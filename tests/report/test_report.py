@@ -1,18 +1,28 @@
 """Reports from run directories alone: tables, page, unfinished runs, missing plotly."""
 
+import base64
 import builtins
 import csv
+import hashlib
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import save_file
 
 from idiolect import report
 from idiolect.errors import UserError
+from idiolect.report import page as page_module
 from idiolect.report import plots, tables
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import FakeSimulation, N, build, resolved
@@ -163,3 +173,154 @@ def test_matrices_of_every_shape() -> None:
     scalar = plots.matrix({1: torch.tensor(0.5), 2: torch.tensor(float("nan"))})
     assert scalar is not None
     assert plots.matrix({1: torch.rand(2, 3, 4)}) is None
+
+
+SCRIPT = '<script>alert("x")</script>'
+
+
+def hostile(folder: Path, out: Path, finished: bool = True, **changes: Any) -> Path:
+    """A copy of a run whose config somebody changed."""
+    shutil.copytree(folder / "fedavg-seed0", out)
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    for key, value in changes.items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    (out / "config.yaml").write_text(yaml.safe_dump(config))
+    if not finished:
+        (out / "summary.json").unlink()
+    return out
+
+
+def test_nothing_from_a_run_becomes_part_of_the_page(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config.yaml is damaged: rounds must be a whole number"):
+        report.load(hostile(folder, tmp_path / "rounds", finished=False, rounds=SCRIPT))
+    name = f"<!--{SCRIPT}\u2028$scale"
+    runs_found = [
+        report.load(hostile(folder, tmp_path / "a<i>&", finished=False, method={"name": name})),
+        report.load(hostile(folder, tmp_path / "other", data={"name": name}, split={"k": SCRIPT})),
+    ]
+    page = report.html(runs_found)
+    own = page.replace(page_module._plotly(), "")
+    assert SCRIPT not in own and "<!--" not in own and "<i>&" not in own
+    figures = page.split('id="figures">')[1].split("</script>")[0]
+    assert "<" not in figures and any(
+        trace["name"].startswith("&lt;!--") for f in json.loads(figures) for trace in f["data"][:1]
+    )
+
+
+def test_the_page_allows_its_own_scripts_and_nothing_else(folder: Path) -> None:
+    page = report.html([report.load(folder / "fedavg-seed0")])
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]+)">', page)
+    assert policy is not None
+    parts = dict(part.strip().split(" ", 1) for part in policy[1].split(";"))
+    assert parts["default-src"] == "'none'" and "unsafe" not in parts["script-src"]
+
+    def hashes(tag: str) -> list[str]:
+        inside = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digests = [hashlib.sha256(text.encode()).digest() for text in inside]
+        return [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+
+    assert len(hashes("script")) == 2 and parts["script-src"].split() == hashes("script")
+    assert set(hashes("style")) <= set(parts["style-src-elem"].split())
+    assert "\r" not in page and page.count("<script") == 3 + page_module._plotly().count("<script")
+
+
+def test_foreign_names_do_nothing_in_any_output(folder: Path, tmp_path: Path) -> None:
+    bad = r"=cmd|' /C calc'!A0\input{/etc/passwd}$x^2$~#{}[a](http://b)`c`<b>"
+    found = [
+        report.load(hostile(folder, tmp_path / "a", method={"name": f"{bad}\x1b[31m\r\nnext"})),
+        report.load(hostile(folder, tmp_path / "b", method={"name": "@SUM(A1)"})),
+        report.load(hostile(folder, tmp_path / "c", method={"name": "-1+2"})),
+    ]
+    for form in ("md", "csv", "latex", "html"):
+        text = report.render(found, form)
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", text) or form == "html"
+        assert "\x1b" not in text
+    names = [row["method"] for row in csv.DictReader(io.StringIO(report.render(found, "csv")))]
+    assert sorted(name[:2] for name in names) == ["'-", "'=", "'@"]
+    latex = report.render(found, "latex")
+    assert r"\input" not in latex and r"\textbackslash{}input\{" in latex and "$x" not in latex
+    markdown = report.render(found, "md")
+    assert "<b>" not in markdown and r"\[a\]" in markdown and r"\`c\`" in markdown
+    assert all(line.count("|") - line.count(r"\|") == 12 for line in markdown.splitlines())
+    screen = io.StringIO()
+    Console(file=screen, width=300).print(report.terminal(report.rows(found)))
+    assert "\x1b" not in screen.getvalue() and r"\x1b[31m" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.yaml", b"method: 3", "config.yaml is damaged: method must be a section"),
+        ("config.yaml", b"\xff\xfe", "config.yaml"),
+        ("summary.json", b"{", "summary.json is damaged"),
+        ("summary.json", b"[1]", "summary.json is damaged"),
+        ("summary.json", b'{"rounds": NaN}', "summary.json is damaged"),
+        ("summary.json", b'{"rounds": "many"}', "rounds must be a whole number"),
+        ("summary.json", b'{"rounds": 3}', "accuracy is missing"),
+        ("summary.json", b"[" * 100_000, "summary.json is damaged"),
+        ("summary.json", b"9" * 5000, "summary.json is damaged"),
+        ("summary.json", b"\xff", "summary.json is damaged"),
+        ("env.json", b"3", "env.json is damaged"),
+        ("events.jsonl", b'{"round": 0}\n', "events.jsonl, line 1, is damaged: accuracy is"),
+        ("events.jsonl", b"\xff\n", "damaged"),
+        ("events.jsonl", b"", "one of them is damaged"),
+        ("clients.parquet", b"PAR1 nothing", "clients.parquet"),
+        ("clients.parquet", b"", "clients.parquet"),
+        ("matrices.safetensors", b"\xff" * 100, "matrices.safetensors"),
+    ],
+)
+def test_damaged_files_are_named(
+    file: str, content: bytes, words: str, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "fedavg-seed0", tmp_path / "run")
+    (tmp_path / "run" / file).write_bytes(content)
+    with pytest.raises(UserError, match=words) as caught:
+        report.html([report.load(tmp_path / "run")])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.drop_columns(["accuracy_before"]),
+        lambda table: table.drop_columns(["client"]),
+        lambda table: table.rename_columns(["x", *table.column_names[1:]]),
+        lambda table: table.set_column(0, "round", pa.array(["a"] * len(table))),
+        lambda table: table.set_column(1, "client", pa.array([0] * len(table))),
+        lambda table: table.take(list(range(len(table)))[::-1]),
+        lambda table: table.slice(0, 3),
+        lambda table: table.set_column(
+            table.column_names.index("accuracy_before"),
+            "accuracy_before",
+            pa.array([7.0] * len(table)),
+        ),
+    ],
+)
+def test_tables_of_another_form_are_named(change: Any, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "fedavg-seed0", tmp_path / "run")
+    file = tmp_path / "run/clients.parquet"
+    pq.write_table(change(pq.read_table(file)), file)
+    with pytest.raises(UserError, match=r"clients\.parquet") as caught:
+        report.load(tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_claims_too_much_is_not_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "fedavg-seed0", tmp_path / "run")
+    table = pa.table({"round": pa.array(np.zeros(60_000_000, np.int8))})
+    pq.write_table(table, tmp_path / "run/clients.parquet", compression="zstd")
+    monkeypatch.setattr(pq, "read_table", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(UserError, match="60000000 rows; the most is"):
+        report.load(tmp_path / "run")
+
+
+def test_logged_values_that_are_no_numbers_still_make_a_page(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "fedavg-seed0", tmp_path / "run")
+    odd = {"scale/round_0001": torch.tensor(float("nan")), "none/round_0001": torch.zeros(0)}
+    save_file(odd, tmp_path / "run/matrices.safetensors")
+    assert "scale" in report.html([report.load(tmp_path / "run")])
+    save_file({"scale": torch.tensor(1.0)}, tmp_path / "run/matrices.safetensors")
+    with pytest.raises(UserError, match=r"matrices\.safetensors"):
+        report.html([report.load(tmp_path / "run")])

@@ -1,6 +1,7 @@
 """Runs that are killed, and what must not depend on it."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 from idiolect.runs import directory, history
 from idiolect.runs import execute as runs
@@ -26,8 +26,16 @@ def essence(out: Path) -> dict[str, Any]:
     log = history.ClientLog(out)
     log.load()
     table = {name: column.tobytes() for name, column in log.table().items()}
-    matrices = {k: v.tolist() for k, v in load_file(out / "matrices.safetensors").items()}
+    logs = history.MatrixLog(out)
+    logs.load()
+    matrices = {t: {k: v.tolist() for k, v in log.items()} for t, log in logs.rounds.items()}
     return {"summary": summary, "events": events, "table": table, "matrices": matrices}
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder; links are not followed."""
+    found = (Path(at) / name for at, _, names in os.walk(folder) for name in names)
+    return {str(p): p.read_bytes() for p in found if p.is_file() and p.name != ".lock"}
 
 
 class Killed(BaseException):

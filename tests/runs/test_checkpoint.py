@@ -39,7 +39,7 @@ def test_all_checkpoints_damaged(tmp_path: Path) -> None:
     killed_run(out, 8)
     for path in (out / "checkpoint").glob("*.safetensors"):
         path.write_bytes(b"")
-    with pytest.raises(UserError, match="all 2 are damaged"):
+    with pytest.raises(UserError, match="all its checkpoints are damaged"):
         runs.execute(resolved(), out, resume=True, build=build)
 
 

@@ -64,7 +64,7 @@ def test_participation_forms(text: str, kind: str, rate: float) -> None:
     [
         (["roundz=3"], "did you mean 'rounds'"),
         (["method.lrr=3"], "did you mean 'lr'"),
-        (["method.name=fedavgg"], "did you mean 'fedavg'"),
+        (["method.name=fedavgg"], "method fedavg and --set method.name=fedavgg contradict"),
         (["data.name=cifar"], "did you mean 'cifar10'"),
         (["split.name=dirichlett"], "did you mean 'dirichlet'"),
         (["split.alhpa=1"], "did you mean 'alpha'"),
@@ -120,3 +120,64 @@ def test_the_config_is_typed() -> None:
     assert tuple(made.as_dict()) == config.SETTINGS
     with pytest.raises(UserError, match="schedule must be a path"):
         resolve(schedule=[[0, 1]])
+
+
+def test_a_file_may_leave_the_name_to_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("method: {lr: 0.5}\nsplit: {k: 3}\nmodel: {hidden: 7}\n")
+    flags = {"method": {"name": "fedavg"}, "split": {"name": "classes"}, "model": {"name": "mlp"}}
+    made = config.resolve(file, flags)
+    assert (made["method"]["lr"], made["split"]["k"], made["model"]["hidden"]) == (0.5, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rounds: 0", "rounds must be at least 1, got 0"),
+        ("roundz: 1", "did you mean 'rounds'"),
+        ("method: {lrr: 1}", "did you mean 'lr'"),
+        ("method: 3", "method must be a name or a section with keys, got 3"),
+        ("participation: yes", "participation must be"),
+        ("clock: on", "clock must be"),
+        ("seed: 2024-01-01", "seed must be a whole number, got '2024-01-01'"),
+        ("seed: 1:0", "seed must be a whole number, got '1:0'"),
+        ("seed: 1\nseed: 2", "the key 'seed' is there twice"),
+        ("split: {alpha: .nan}", "not a finite number"),
+        ("split: {alpha: 1e999}", "not a finite number"),
+        ("a: &a [1]\nb: *a", "alias"),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        config.resolve(file, {"method": {"name": "fedavg"}})
+    assert str(caught.value).startswith(str(file)) and words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_elsewhere_does_not(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("rounds: 3\n")
+    with pytest.raises(UserError, match=r"^seed must be"):
+        config.resolve(file, {"method": {"name": "fedavg"}}, ["seed=-1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("010", 10), ("0o10", 8), ("yes", "yes"), ("1:0", "1:0"), ("1_0", "1_0")]
+)
+def test_numbers_and_words_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    assert config.parse_set(f"method.x={text}") == {"method": {"x": value}}
+
+
+@pytest.mark.parametrize(
+    "word", ["1e3", "0o17", "010", "yes", "1:0", "~", "", "true", "<<", "a: b"]
+)
+def test_words_survive_being_written(tmp_path: Path, word: str) -> None:
+    (tmp_path / "c.yaml").write_text(config.dump({"k": word, "v": [1e-5, 5e-324, 1e22]}))
+    assert config.read_yaml(tmp_path / "c.yaml") == {"k": word, "v": [1e-5, 5e-324, 1e22]}
+
+
+def test_a_setting_of_what_has_none_says_so() -> None:
+    with pytest.raises(UserError, match=r"unknown setting of model 'linear' 'x': it has none"):
+        resolve("model.name=linear", "model.x=1")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from idiolect.errors import UserError
 from idiolect.runs import checkpoint, directory
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import build, resolved
-from tests.runs.killed import essence, killed_run, start, wait_for
+from tests.runs.killed import Killed, essence, killed_run, snapshot, start, wait_for
 
 
 def test_directory_holds_what_the_page_says(whole: Path) -> None:
@@ -41,11 +42,6 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path): path.read_bytes() for path in files}
 
 
 def test_nothing_is_overwritten(tmp_path: Path, whole: Path) -> None:
@@ -96,7 +92,7 @@ def test_full_disk(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(files, "write_tensors", no_space)
     with pytest.raises(UserError, match="No space left on device; free some space"):
         runs.execute(resolved(), out, build=build)
-    assert checkpoint.rounds(out / "checkpoint") == [3]
+    assert checkpoint.rounds(out / "checkpoint")[0] == 3
     monkeypatch.undo()
     runs.execute(resolved(), out, resume=True, build=build)
     assert essence(out) == essence(whole)
@@ -106,3 +102,86 @@ def test_resuming_a_finished_run_changes_nothing(whole: Path) -> None:
     before = snapshot(whole)
     summary = runs.execute(resolved(), whole, resume=True, build=build)
     assert summary["rounds"] == 12 and snapshot(whole) == before
+
+
+def outside(tmp_path: Path) -> Path:
+    """Someone else's folder, with the names that a run uses."""
+    other = tmp_path / "other"
+    for name in ("round_0011", "round_0012", "last", ".best.new"):
+        (other / name).mkdir(parents=True)
+        (other / name / "client_0000.safetensors").write_text("theirs")
+    return other
+
+
+@pytest.mark.parametrize("name", ["models", "models/round_0008", "checkpoint", "events.jsonl"])
+def test_resume_deletes_and_writes_nothing_through_a_link(tmp_path: Path, name: str) -> None:
+    out, other = tmp_path / "run", outside(tmp_path)
+    killed_run(out, 9, save_models="every")
+    place = out / name
+    (other / place.name).mkdir(exist_ok=True)
+    target = other if name == "models" else other / place.name
+    if name == "events.jsonl":
+        target = other / "events.txt"
+        target.write_text("theirs")
+    shutil.move(place, tmp_path / "moved")
+    place.symlink_to(target)
+    before = snapshot(tmp_path)
+    with pytest.raises(UserError, match=f"{place.name} is a symbolic link"):
+        runs.execute(resolved(save_models="every"), out, resume=True, build=build)
+    assert snapshot(tmp_path) == before
+
+
+def test_drafts_of_others_are_kept(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    killed_run(out, 8, save_models="every")
+    drafts = [".notes.txt.12.tmp~", ".events.jsonl.tmp~", "mine/.events.jsonl.12.tmp~",
+              "checkpoint/.model.pt.3.tmp~", "models/.x.tmp~"]  # fmt: skip
+    ours = [".events.jsonl.12.tmp~", "checkpoint/.round_000009.safetensors.12.tmp~"]
+    (out / "mine").mkdir()
+    for name in (*drafts, *ours):
+        (out / name).write_text("x")
+    runs.execute(resolved(save_models="every"), out, resume=True, build=build)
+    assert [name for name in drafts if not (out / name).exists()] == []
+    assert [name for name in ours if (out / name).exists()] == []
+
+
+def test_an_export_with_files_of_others_is_not_deleted(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    killed_run(out, 9, save_models="every")
+    (out / "models" / "round_0008" / "notes.txt").write_text("mine")
+    before = snapshot(out)
+    with pytest.raises(UserError, match=r"notes\.txt is not of the run"):
+        runs.execute(resolved(save_models="every"), out, resume=True, build=build)
+    assert snapshot(out) == before
+
+
+@pytest.mark.parametrize("stage", ["env.json", "begun.json", "config.yaml"])
+def test_a_folder_that_was_not_begun_is_taken_over(
+    tmp_path: Path, whole: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    write = files.write_text
+
+    def dying(path: Path, text: str) -> None:
+        if path.name == stage:
+            raise Killed
+        write(path, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_text", dying)
+        with pytest.raises(Killed):
+            runs.execute(resolved(), out, build=build)
+    if stage != "env.json":
+        with pytest.raises(UserError, match="was not begun"):
+            directory.read_config(out)
+    runs.execute(resolved(), out, build=build)
+    assert essence(out) == essence(whole)
+
+
+def test_the_environment_of_others_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "env.json").write_text('{"PATH": "/bin"}')
+    with pytest.raises(UserError, match=r"env\.json but no config"):
+        runs.execute(resolved(), out, build=build)
+    assert (out / "env.json").read_text() == '{"PATH": "/bin"}'

@@ -6,12 +6,12 @@ medians after a first round, in which kernels are chosen and graphs captured; it
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.bench import headline, job, peers, scale, seeds, tax
+from idiolect.bench import headline, job, nets, peers, scale, seeds, tax
 from idiolect.bench import round_time as rounds
 from idiolect.bench.job import Job, Row
 from idiolect.engine import select
@@ -21,13 +21,15 @@ from idiolect.runs.environment import machine
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What it measures, and how: `rows(device, quick)`, or jobs that are measured one by one."""
+    """What it measures, and how: `rows(device, quick, **options)`, or jobs that are measured one by
+    one."""
 
     what: str
-    rows: Callable[[str, bool], list[Row]] | None = None
+    rows: Callable[..., Iterable[Row]] | None = None
     jobs: Callable[[bool, str], list[Job]] | None = None
     measure: Callable[[Job, str, str], Row] = job.measure
     peers: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # names of what else `rows` takes
 
 
 BENCHMARKS = {
@@ -51,6 +53,11 @@ BENCHMARKS = {
         peers=("pfllib",),
     ),
     "tax": Benchmark("a stacked epoch against centralized big-batch training", tax.tax),
+    "nets": Benchmark(
+        "a step of many networks: stacked, client by client, and one model on the same samples",
+        nets.nets,
+        options=("dtype", "only"),
+    ),
     "seeds": Benchmark("a round of three seeds in one stack against one seed", seeds.seeds),
     "scale": Benchmark(
         "seconds a round and device memory as the number of clients grows", scale.scale
@@ -67,22 +74,34 @@ def run(
     peer_rounds: int | None = None,
     say: Callable[[str], None] = lambda line: None,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
+    **options: Any,
 ) -> dict[str, Any]:
     """One benchmark: its rows, and the machine they are from.
 
     `against` names peers and where their code lies; those this benchmark has jobs for are run
     for `peer_rounds` rounds after a first one (not set: the benchmark's own number). A peer that
     does not run is a line in `failed`; our own rows are there all the same. `keep` gets the result
-    so far, marked `unfinished`, whenever a job or a peer is done.
+    so far, marked `unfinished`, whenever a row, a job or a peer is done.
     """
     if name not in BENCHMARKS:
         raise did_you_mean(name, BENCHMARKS, "benchmark")
     device, benchmark = select.pick_device(device).type, BENCHMARKS[name]
+    for option in options:
+        if option not in benchmark.options:
+            takes = [n for n, b in BENCHMARKS.items() if option in b.options]
+            raise UserError(f"benchmark '{name}' has no --{option}; {', '.join(takes)} has")
     about = {"name": name, "what": benchmark.what, "quick": quick}
     result: dict[str, Any] = about | {"rows": [], "machine": machine(device)}
+
+    def note() -> None:
+        keep(result | {"unfinished": True})
+
     if benchmark.jobs is None:
         assert benchmark.rows is not None
-        return result | {"rows": benchmark.rows(device, quick)}
+        for row in benchmark.rows(device, quick, **options):
+            result["rows"].append(row)
+            note()
+        return result
     paths = {peer: path for peer, path in (against or {}).items() if peer in benchmark.peers}
     if paths:
         result |= {"peers": [], "failed": []}
@@ -99,21 +118,34 @@ def run(
                 which = {"engine": engine} if len(one.engines) > 1 else {}
                 ours.append(one.label | which | benchmark.measure(one, device, engine))
             result["rows"] += ours
-            keep(result | {"unfinished": True})
-            if one.peer is None or one.peer[0] not in paths:
-                continue
-            say(f"{name}: {' '.join(one.peer)} …")
-            count = one.peer_rounds if peer_rounds is None else peer_rounds
-            try:
-                theirs = peers.run(one, paths[one.peer[0]], device, count, Path(folder))
-            except UserError as error:
-                result["failed"].append(str(error))
-                continue
-            result["peers"].append(one.label | theirs)
-            for row in ours:
-                row |= _compared(row, theirs, device)
-            keep(result | {"unfinished": True})
+            note()
+            if one.peer is not None and one.peer[0] in paths:
+                say(f"{name}: {' '.join(one.peer)} …")
+                path = paths[one.peer[0]]
+                count = one.peer_rounds if peer_rounds is None else peer_rounds
+                _add_peer(result, one, ours, path, device, count, Path(folder))
+                note()
     return result
+
+
+def _add_peer(
+    result: dict[str, Any],
+    one: Job,
+    ours: list[Row],
+    path: Path,
+    device: str,
+    count: int,
+    folder: Path,
+) -> None:
+    """What the peer's own code does with the job, beside our rows of it."""
+    try:
+        theirs = peers.run(one, path, device, count, folder)
+    except UserError as error:
+        result["failed"].append(str(error))
+        return
+    result["peers"].append(one.label | theirs)
+    for row in ours:
+        row |= _compared(row, theirs, device)
 
 
 def _compared(ours: Row, theirs: Row, device: str) -> Row:

@@ -1,6 +1,7 @@
 """`idiolect bench`: time this machine."""
 
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from idiolect.cli import screen
-from idiolect.cli.options import Json, examples, with_settings
+from idiolect.cli.options import Json, examples, path, with_settings
 from idiolect.errors import UserError
 
 commands = typer.Typer()
@@ -19,10 +20,11 @@ SAY = partial(typer.echo, err=True)
     epilog=examples(
         "idiolect bench --list",
         "idiolect bench pfl-headline --json",
+        "idiolect bench nets --only gru,vit-tiny --out nets.json",
         "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
     )
 )
-@with_settings("device")
+@with_settings("device", "dtype", "rounds")
 def bench(
     name: Annotated[str | None, typer.Argument(help="Which one; all when not given.")] = None,
     quick: Annotated[
@@ -35,7 +37,10 @@ def bench(
     peer_rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+    out: Annotated[Path | None, typer.Option(parser=path, help="Also write the JSON here.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Only these networks, with commas between (`nets`).")
+    ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
     as_json: Json = False,
     **given: Any,
@@ -51,12 +56,9 @@ def bench(
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"cannot write {out}: --out is a file in a folder that exists")
     against = benchmarks.peers.parse(peer or [])
-    for one in against if name in known else ():
-        fitting = [n for n, b in known.items() if one in b.peers]
-        if name not in fitting:
-            goes_with = f"--peer {one} goes with {', '.join(fitting)}"
-            raise UserError(f"benchmark '{name}' has no job for {one}; {goes_with}")
+    _check_peers(name, against)
     note = " (quick: small sizes, random data)" if quick else ""
+    options = {n: v for n, v in (given | {"only": only}).items() if v and n != "device"}
     results: list[dict[str, Any]] = []
     failed: list[str] = []
 
@@ -66,7 +68,7 @@ def bench(
 
     for one in [name] if name else known:
         try:
-            result = benchmarks.run(one, device, quick, against, peer_rounds, SAY, keep)
+            result = benchmarks.run(one, device, quick, against, peer_rounds, SAY, keep, **options)
         except UserError as error:
             if name:
                 raise
@@ -83,6 +85,17 @@ def bench(
         print(f"error: {line}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
+
+
+def _check_peers(name: str | None, against: Iterable[str]) -> None:
+    """A peer without a job in this benchmark is a mistake."""
+    from idiolect.bench import BENCHMARKS
+
+    for one in against if name in BENCHMARKS else ():
+        fitting = [n for n, b in BENCHMARKS.items() if one in b.peers]
+        if name not in fitting:
+            goes_with = f"--peer {one} goes with {', '.join(fitting)}"
+            raise UserError(f"benchmark '{name}' has no job for {one}; {goes_with}")
 
 
 def _write(out: Path | None, found: Any) -> None:

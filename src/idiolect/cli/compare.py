@@ -6,11 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from idiolect.cli import screen
-from idiolect.cli.options import File, Json, Out, Seeds, Set, examples, flags_of, with_settings
+from idiolect.cli.options import (
+    AllowCode,
+    File,
+    Json,
+    Out,
+    Seeds,
+    Set,
+    examples,
+    flags_of,
+    with_settings,
+)
 from idiolect.cli.run import unused
 
 if TYPE_CHECKING:
     from idiolect.runs.compare import Plan
+    from idiolect.runs.execute import Builder
 
 DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
 DEMO_ROUNDS = 30
@@ -49,6 +60,7 @@ def compare(
     out: Out = None,
     set_: Set = None,
     config: File = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -58,15 +70,17 @@ def compare(
     fedas.lr=0.01,0.1.
     """
     from idiolect.runs import compare as comparison
-    from idiolect.runs.config import RunConfig
+    from idiolect.runs import config as settings
+    from idiolect.runs.build import builder
 
-    flags, default = flags_of(given), RunConfig()
-    chosen = comparison.parse_seeds(seeds) if seeds else [flags.get("seed", default.seed)]
+    flags, default, sets = flags_of(given), settings.RunConfig(), set_ or ()
+    chosen = comparison.seeds_of(seeds, config, flags, sets)
     split = flags.get("split", {}).get("name", default.split["name"])
     data = flags.get("data", {}).get("name", default.data["name"])
     place = out or Path("runs") / f"compare-{data}-{split}"
-    plan = comparison.plans(methods, chosen, place, config, flags, set_ or (), sweep or ())
-    _run(plan, place, as_json)
+    plan = comparison.plans(methods, chosen, place, config, flags, sets, sweep or ())
+    allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
+    _run(plan, place, as_json, build=builder(plan[0].config, allowed, config))
 
 
 @commands.command(epilog=examples("idiolect demo", "idiolect demo --out runs/demo --seeds 0,1,2"))
@@ -87,14 +101,20 @@ def demo(out: Out = None, seeds: Seeds = "0", as_json: Json = False) -> None:
     _run(plan, place, as_json, title="Idiolect demo: digits, 20 clients with skewed classes")
 
 
-def _run(plan: "list[Plan]", place: Path, as_json: bool, title: str | None = None) -> None:
+def _run(
+    plan: "list[Plan]",
+    place: Path,
+    as_json: bool,
+    title: str | None = None,
+    build: "Builder | None" = None,
+) -> None:
     from idiolect import report as reports
     from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
     from idiolect.runs import compare as comparison
 
     progress = LiveLine()
-    comparison.run_all(plan, progress)
+    comparison.run_all(plan, progress, build)
     if not Ranks.current().first:
         return
     found = [reports.load(item.out) for item in plan]

@@ -2,26 +2,35 @@
 
 import secrets
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.options import path as as_path
 from idiolect.cli.run import show
+from idiolect.core import own_code
 from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
 KeysFolder = Annotated[
-    Path | None, typer.Option("--keys", help="Folder with certificates and node keys.")
+    Path | None,
+    typer.Option("--keys", parser=as_path, help="Folder with certificates and node keys."),
 ]
+State = Annotated[
+    Path, typer.Option(parser=as_path, help="Folder for this client's private state.")
+]
+Certificate = Annotated[Path | None, typer.Option(parser=as_path, help="The federation's ca.pem.")]
+PrivateKey = Annotated[Path | None, typer.Option(parser=as_path, help="This client's private key.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
 ]
 
 commands = typer.Typer()
-TERMS = ("minimum", "arrivals", "window", "timeout", "patience")
+TERMS = ("minimum", "arrivals", "window", "timeout", "repeat", "patience")
 MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
 
@@ -40,7 +49,8 @@ def server(
     clients: Annotated[int | None, typer.Option(help="Number of clients, ids 0 to N-1.")] = None,
     out: Out = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Continue a run after a stop or crash.")
+        Path | None,
+        typer.Option(metavar="RUN", parser=as_path, help="Continue a run after a stop or crash."),
     ] = None,
     keys: KeysFolder = None,
     insecure: Insecure = False,
@@ -48,6 +58,7 @@ def server(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8443,
     config: File = None,
     set_: Set = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -61,9 +72,9 @@ def server(
     if insecure and host not in processes.LOOPBACK:
         raise UserError(f"--insecure listens on the loopback interface only, not on {host}")
     if resume is not None:
-        run = _resumed(resume, method)
+        run = _resumed(resume, method, allow_code or ())
     else:
-        run = _planned(method, clients, given, config, set_ or [], out)
+        run = _planned(method, clients, given, config, set_ or [], out, allow_code or ())
     show(run, run_server(run, keys, host, port), as_json)
 
 
@@ -74,10 +85,12 @@ def _planned(
     file: Path | None,
     sets: list[str],
     out: Path | None,
+    allow_code: Sequence[str] = (),
 ) -> Path:
     """Write the settings of a new run."""
     from idiolect.deploy import experiment
     from idiolect.runs import config as settings
+    from idiolect.runs.build import builder
 
     if method is None or clients is None:
         raise UserError("give a method and --clients N, or --resume RUN")
@@ -85,6 +98,7 @@ def _planned(
     flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
     config = settings.resolve(file, flags, sets)
+    builder(config, settings.code_named(flags, sets) | {*allow_code}, file)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:
         config["model"] = {}  # chosen once the sites have said what a sample looks like
@@ -100,8 +114,10 @@ def _planned(
     return run
 
 
-def _resumed(run: Path, method: str | None) -> Path:
+def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> Path:
     from idiolect.deploy import experiment
+    from idiolect.runs import seal
+    from idiolect.runs.build import builder
 
     if not (run / experiment.FOLDER / experiment.TERMS).is_file():
         raise UserError(f"{run} is not a run of `idiolect server`")
@@ -109,6 +125,11 @@ def _resumed(run: Path, method: str | None) -> Path:
         raise UserError(f"{run} is finished; see `idiolect report {run}`")
     if method is not None:
         raise UserError("--resume goes on with the settings of the run; give no method")
+    config = experiment.read_settings(run)
+    builder(config, seal.approved(run, config) | {*allow_code}, run)
+    if allow_code:  # the app's process reads the permission from the run
+        seal.check(run, config, partial(print, file=sys.stderr))
+        seal.write(run, config)
     return run
 
 
@@ -125,17 +146,18 @@ def client(
     data: Annotated[
         str, typer.Option(help="Own data: .npz file, folder of .npy files, or module:function.")
     ],
-    state: Annotated[Path, typer.Option(help="Folder for this client's private state.")],
+    state: State,
     classes: Annotated[
         str | None,
         typer.Option(help="The federation's classes: how many, names (a,b,c), or a file of names."),
     ] = None,
-    ca: Annotated[Path | None, typer.Option(help="The federation's ca.pem.")] = None,
-    key: Annotated[Path | None, typer.Option(help="This client's private key.")] = None,
+    ca: Certificate = None,
+    key: PrivateKey = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
     model: Annotated[
-        str | None, typer.Option(help="Accept this model only; needed for module:Class.")
+        str | None,
+        typer.Option(help="Accept this model only; needed for file.py:Class and module:Class."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     worker: Annotated[
@@ -151,6 +173,8 @@ def client(
         raise UserError(f"--worker is idiolect or flower, not {worker}")
     if insecure == (ca is not None or key is not None) or (ca is None) != (key is None):
         raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
+    if not data.strip():
+        raise UserError("--data is empty; name an .npz file, a folder of .npy files or a function")
     if insecure and server.rpartition(":")[0] not in processes.LOOPBACK:
         raise UserError(f"--insecure is for a server on this machine, not for {server}")
     for path in (ca, key):
@@ -162,7 +186,7 @@ def client(
         "classes": classes,
         "state": str(state.resolve()),
         "name": name,
-        "model": model,
+        "model": model and own_code.whole(model),
         "device": device,
     }
     children = processes.ChildProcesses(state / "logs")
@@ -177,7 +201,9 @@ def client(
 
 @commands.command(epilog=examples(MAKE_KEYS, "idiolect keys mine --client 2"))
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Folder for certificates and keys.")],
+    folder: Annotated[
+        Path, typer.Argument(parser=as_path, help="Folder for certificates and keys.")
+    ],
     host: Annotated[
         list[str] | None,
         typer.Option(help="Name or address sites reach the server by; repeatable."),

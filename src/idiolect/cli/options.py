@@ -8,16 +8,37 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from idiolect.core.fields import Checked, choices, default_of, hints, members
+from idiolect.errors import UserError
 from idiolect.runs.config import SECTIONS, SETTINGS, RunConfig
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory to write.")]
+
+def path(text: str | Path) -> Path:
+    """A path as people write it: `~` is their home, and nothing is no path."""
+    if not str(text).strip():
+        raise UserError("a path is empty; name a file or folder, or leave the option out")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UserError(f"{text}: there is no such home folder; write the path out") from None
+
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", parser=path, help="Directory to write.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, e.g. method.lr=0.05 or split.alpha=0.1; repeatable."),
 ]
-File = Annotated[Path | None, typer.Option("--config", help="YAML file with settings.")]
+File = Annotated[
+    Path | None, typer.Option("--config", parser=path, help="YAML file with settings.")
+]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE:CLASS",
+        help="Own code to run although only a file or a run of someone else names it; repeatable.",
+    ),
+]
 Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 FLAGS = {"minimum": ["--min-clients"]}  # where an option has another name than its setting
@@ -102,7 +123,10 @@ def _parameter(kind: Any, name: str) -> inspect.Parameter:
     if name != "clients":
         taken, text, default = option_type(kind, name), about(kind, name), default_text(kind, name)
         text = f"{text[0].upper()}{text[1:]}." + (f" Default: {default}." if default else "")
-    annotation = Annotated[taken | None, typer.Option(*FLAGS.get(name, ()), help=text)]
+    parser = path if taken is Path else None
+    annotation = Annotated[
+        taken | None, typer.Option(*FLAGS.get(name, ()), parser=parser, help=text)
+    ]
     return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)
 
 

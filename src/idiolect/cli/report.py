@@ -8,6 +8,7 @@ import typer
 
 from idiolect.cli import screen
 from idiolect.cli.options import Json, examples
+from idiolect.cli.options import path as as_path
 from idiolect.errors import UserError, did_you_mean
 
 commands = typer.Typer()
@@ -21,8 +22,13 @@ commands = typer.Typer()
     )
 )
 def report(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs, or folders of runs.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")] = None,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", parser=as_path, help="Runs, or folders of runs."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", parser=as_path, help="File to write.")
+    ] = None,
     form: Annotated[
         str | None, typer.Option("--format", help="terminal, md, csv, latex or html.")
     ] = None,

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from idiolect.cli import screen
-from idiolect.cli.options import File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
+from idiolect.cli.options import path as as_path
 
 commands = typer.Typer()
 
@@ -28,6 +29,7 @@ def run(
     out: Out = None,
     set_: Set = None,
     config: File = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
@@ -37,12 +39,14 @@ def run(
     """
     from idiolect.cli.live_line import LiveLine
     from idiolect.runs import config as settings
+    from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
 
-    flags = {**flags_of(given), "method": {"name": method}}
-    resolved = settings.resolve(config, flags, set_ or ())
+    flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
+    resolved = settings.resolve(config, flags, sets)
+    build = builder(resolved, settings.code_named(flags, sets) | {*(allow_code or ())}, config)
     place = out or unused(Path("runs") / _run_name(resolved))
-    show(place, execute(resolved, place, progress=LiveLine()), as_json)
+    show(place, execute(resolved, place, progress=LiveLine(), build=build), as_json)
 
 
 @commands.command(
@@ -51,18 +55,34 @@ def run(
     )
 )
 def resume(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of an unfinished run.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", parser=as_path, help="Directory of an unfinished run."),
+    ],
+    from_start: Annotated[
+        bool,
+        typer.Option("--from-start", help="Begin at round 0; what was recorded is put aside."),
+    ] = False,
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Continue an unfinished run from its last checkpoint, as if it had never stopped."""
     from idiolect.cli.live_line import LiveLine
-    from idiolect.runs import directory
+    from idiolect.runs import config as settings
+    from idiolect.runs import directory, seal
+    from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
 
     config = directory.read_config(path)
+    if seal.read(path) is None:  # else any change of it is found by the seal
+        settings.check(config, path / "config.yaml")
     if directory.state(path, config) == "finished":
         print(f"{path} is already finished", file=sys.stderr)
-    show(path, execute(config, path, resume=True, progress=LiveLine()), as_json)
+    build = builder(config, seal.approved(path, config) | {*(allow_code or ())}, path)
+    done = execute(
+        config, path, resume=True, progress=LiveLine(), build=build, from_start=from_start
+    )
+    show(path, done, as_json)
 
 
 def unused(path: Path) -> Path:

@@ -1,9 +1,13 @@
 """What commands print on stdout."""
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from idiolect.core.text import one_line
 
 if TYPE_CHECKING:
     from idiolect.report import Run
@@ -14,7 +18,7 @@ def print_table(found: "Sequence[Run]") -> None:
     from idiolect import report as reports
 
     table = reports.rows(found)
-    _print(reports.terminal(table))
+    print_view(reports.terminal(table))
     if len(table) > 1 and all(row["gain"] is None for row in table):
         print("no gain column: add `local` to see what clients win over training alone")
 
@@ -80,15 +84,22 @@ def _print_grid(
     for name in columns:
         view.add_column(name, justify="right" if name in numbers else "left")
     for row in rows:
-        view.add_row(*map(Text, row))
-    _print(view)
+        view.add_row(*(Text(one_line(cell)) for cell in row))
+    print_view(view)
 
 
-def _print(view: Any) -> None:
+def print_view(view: Any) -> None:
     from rich.console import Console
 
     # A pipe or file has no width of its own: never fold a table there.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(view)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.on_broken_pipe = _closed  # type: ignore[method-assign]
+    console.print(view)
+
+
+def _closed() -> None:
+    """rich would end the program without a word."""
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _cell(value: Any) -> str:

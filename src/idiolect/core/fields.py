@@ -139,7 +139,7 @@ def checked(kind: type, known: dataclasses.Field[Any], value: Any) -> Any:
     path, hint = _path(kind, known.name), hints(kind)[known.name]
     try:
         value = _converted(value, hint)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         if isinstance(value, str) and (words := choices(hint)):
             raise did_you_mean(value, words, path) from None
         raise UserError(f"{path} must be {type_name(hint)}, got {value!r}") from None
@@ -242,7 +242,7 @@ def _converted(value: Any, hint: Any) -> Any:
         for one in inner:
             try:
                 return _converted(value, one)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 continue
         raise TypeError
     if origin is Literal:
@@ -260,7 +260,7 @@ def _converted(value: Any, hint: Any) -> Any:
         return dict(value)
     if isinstance(hint, type) and issubclass(hint, Checked):
         return hint.of(value)
-    if hint is Path and isinstance(value, str):
+    if hint is Path and isinstance(value, str) and value and "\0" not in value:
         return Path(value)
     if hint is float and type(value) is int:
         return float(value)

@@ -6,8 +6,8 @@ Parameters with `requires_grad=False` are no leaves: they stay in the module, on
 A parameter that a module has under several names (tied weights, a layer used twice) is one leaf.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from fnmatch import fnmatchcase
 
@@ -34,6 +34,20 @@ def _no_fast_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+class LiveWeights:
+    """A recurrent layer that computes with the parameters it has now. PyTorch's own keeps a list of
+    those it was made with, so that it would not see the tree's."""
+
+    _flat_weights_names: list[str]
+
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self._flat_weights_names]
+
+    @_flat_weights.setter
+    def _flat_weights(self, _: list[Tensor]) -> None: ...
+
+
 class _ReachedHead(Exception):
     """Carries the head's input out of the forward pass."""
 
@@ -41,6 +55,7 @@ class _ReachedHead(Exception):
 class Net:
     """`net(params, x)` are logits; `features` is what goes into the head, `classify` the head."""
 
+    around: Callable[[], AbstractContextManager[object]] = nullcontext  # what it computes inside of
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):
@@ -54,6 +69,8 @@ class Net:
                         "give it a momentum, e.g. 0.1"
                     )
                 layer.num_batches_tracked = None  # a counter nothing reads once momentum is set
+            if isinstance(layer, nn.RNNBase) and not isinstance(layer, LiveWeights):
+                layer.__class__ = type(type(layer).__name__, (LiveWeights, type(layer)), {})
         self.weights = tuple(n for n, p in self.module.named_parameters() if p.requires_grad)
         if not self.weights:
             raise UserError("the model has no parameter to train; set requires_grad=True on some")
@@ -74,8 +91,11 @@ class Net:
         return self.training and any(isinstance(m, _BatchNorm) for m in self.module.modules())
 
     def __call__(self, params: Tree, x: Tensor) -> Tensor:
-        with _no_fast_attention() if self.attends else nullcontext():
-            return functional_call(self.module, params, (x,))
+        return self._computed(self.module, params, x)
+
+    def _computed(self, module: nn.Module, params: Tree, x: Tensor) -> Tensor:
+        with self.around(), _no_fast_attention() if self.attends else nullcontext():
+            return functional_call(module, params, (x,))
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
         """The input of the head; needs only the body's leaves."""
@@ -85,7 +105,7 @@ class Net:
 
         hook = self._head.register_forward_pre_hook(stop)
         try:
-            functional_call(self.module, tree.drop(params, self.head), (x,))
+            self._computed(self.module, tree.drop(params, self.head), x)
         except _ReachedHead as reached:
             h: Tensor = reached.args[0]
             return h
@@ -98,7 +118,7 @@ class Net:
         cut = len(self._prefix)
         tied = {n: first for n, first in self.aliases.items() if n.startswith(self._prefix)}
         leaves = {n: n for n in self.head} | {n: t for n, t in tied.items() if t in self.names}
-        return functional_call(self._head, {n[cut:]: params[t] for n, t in leaves.items()}, (h,))
+        return self._computed(self._head, {n[cut:]: params[t] for n, t in leaves.items()}, h)
 
     def part(self, spec: str) -> tuple[str, ...]:
         """Names chosen by `spec`: head, body, norm, none, all, or name patterns like 'body.0.*'."""

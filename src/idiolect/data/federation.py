@@ -1,7 +1,7 @@
 """Federation: the clients with their data."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idiolect.core.text import shortened
+from idiolect.data.client_arrays import PARTS as PARTS
+from idiolect.data.client_arrays import check_keys, pair
+from idiolect.data.limits import LARGEST_CLASSES
 from idiolect.errors import UserError
 
-PARTS = ("train", "val", "test")
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,8 +23,9 @@ class Federation:
     """N clients and their samples. Every sample is stored once, in `x` and `y`; the training,
     validation and test part of a client are tensors of row numbers.
 
-    `x` is uint8 (a model sees x / 255) or floating point, [M, C, H, W] for images and [M, D] for
-    vectors. `mean` and `std` are per channel and apply after the division by 255.
+    `x` is uint8 (a model sees x / 255), floating point, or int64 (tokens: a model that can sees
+    them as they are, another as floating point), [M, C, H, W] for images and [M, D] for vectors.
+    `mean` and `std` are per channel and apply after the division by 255.
     """
 
     x: Tensor
@@ -41,16 +46,16 @@ class Federation:
             object.__setattr__(self, name, value)
 
         for part in PARTS:
-            fill(part, tuple(torch.as_tensor(rows) for rows in getattr(self, part)))
+            fill(part, _row_numbers(part, getattr(self, part)))
         if not self.val:
             fill("val", tuple(torch.empty(0, dtype=torch.int64) for _ in self.train))
-        fill("names", tuple(self.names) or tuple(str(i) for i in range(len(self.train))))
-        fill("unseen", tuple(sorted(int(i) for i in self.unseen)))
+        fill("names", _listed("names", self.names) or tuple(map(str, range(len(self.train)))))
+        fill("unseen", tuple(sorted(_whole("unseen", i) for i in _listed("unseen", self.unseen))))
         fill("classes", _whole("classes", self.classes))
         self._check_samples()
         for name in ("mean", "std"):
             fill(name, _per_channel(name, getattr(self, name), self.shape[0]))
-        if self.std is not None and min(self.std) <= 0:
+        if self.std is not None and min(np.array(self.std, np.float32)) <= 0:
             raise UserError(f"std must be positive in every channel, got {self.std}")
         self._check_clients()
 
@@ -75,7 +80,7 @@ class Federation:
             raise UserError(f"unknown part '{part}'; known: {', '.join(PARTS)}")
         return torch.tensor([len(rows) for rows in getattr(self, part)], dtype=torch.int64)
 
-    def inputs(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    def inputs(self, rows: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         """Samples as a model sees them: floating point, divided by 255 if uint8, normalised."""
         x = self.x[rows]
         x = x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
@@ -88,17 +93,24 @@ class Federation:
 
     def _check_samples(self) -> None:
         x, y = self.x, self.y
-        if x.ndim < 2:
-            raise UserError(f"x must be [M, D] or [M, C, H, W], got shape {tuple(x.shape)}")
-        if x.dtype != torch.uint8 and not x.is_floating_point():
-            raise UserError(f"x must be uint8 or floating point, got {x.dtype}; convert it first")
+        for name, value in (("x", x), ("y", y)):
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                got = type(value).__name__ if not isinstance(value, Tensor) else "a sparse one"
+                raise UserError(f"{name} must be a dense tensor, got {got}")
+        if x.ndim < 2 or 0 in x.shape[1:]:
+            raise UserError(f"x must be [M, D] or [M, C, H, W], got shape {list(x.shape)}")
+        if x.dtype not in (torch.uint8, torch.int64, *FLOATS):
+            raise UserError(
+                f"x must be uint8, int64 or floating point, got {x.dtype}; convert it first"
+            )
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise UserError(
                 f"y must be int64 of shape [{len(x)}] as x has {len(x)} samples,"
                 f" got {y.dtype} {list(y.shape)}"
             )
-        if self.classes < 1:
-            raise UserError(f"classes must be at least 1, got {self.classes}")
+        if not 1 <= self.classes <= LARGEST_CLASSES:
+            allowed = f"at least 1 and at most {LARGEST_CLASSES}"
+            raise UserError(f"classes must be {allowed}, got {self.classes}")
 
     def _check_clients(self) -> None:
         n = self.n_clients
@@ -109,13 +121,14 @@ class Federation:
                 f"train, val and test must have one entry per client,"
                 f" got {n}, {len(self.val)} and {len(self.test)}"
             )
-        if len(self.names) != n or len(set(self.names)) != n:
+        words = all(isinstance(name, str) for name in self.names)
+        if len(self.names) != n or not words or len(set(self.names)) != n:
             raise UserError(f"names must be {n} different names, one per client")
         if len(set(self.unseen)) != len(self.unseen) or any(not 0 <= i < n for i in self.unseen):
             raise UserError(f"unseen must be different client ids below {n}, got {self.unseen}")
         if len(self.unseen) >= n:
             raise UserError(f"all {n} clients are unseen: none is left to train; lower unseen")
-        bad = ~_finite_rows(self.x)
+        bad, large = ~_finite_rows(self.x), ~self._rows_within_reach()
         bad_label = (self.y < 0) | (self.y >= self.classes)
         for i in range(n):
             who = self._who(i)
@@ -129,6 +142,11 @@ class Federation:
                     raise UserError(
                         f"{who}: NaN or infinite value in x_{part}; clean or drop those samples"
                     )
+                if bool(large[rows].any()):
+                    raise UserError(
+                        f"{who}: a value in x_{part} is too large for float32 (3.4e38) as a model"
+                        " sees it; scale x, mean and std"
+                    )
                 if bool(bad_label[rows].any()):
                     label = int(self.y[rows][bad_label[rows]][0])
                     raise UserError(
@@ -136,6 +154,14 @@ class Federation:
                         f" relabel or set classes"
                     )
             self._check_not_empty(i, who)
+
+    def _rows_within_reach(self) -> Tensor:
+        """[M], whether a sample stays finite in the precision that clients compute with."""
+        if self.x.dtype == torch.uint8:
+            ends = torch.tensor([[0.0], [1.0]]) - torch.tensor(self.mean or (0.0,))
+            sound = bool(torch.isfinite(ends / torch.tensor(self.std or (1.0,))).all())
+            return torch.full((len(self.x),), sound)
+        return _by_blocks(len(self.x), lambda rows: torch.isfinite(self.inputs(rows)))
 
     def _check_not_empty(self, i: int, who: str) -> None:
         total = sum(len(getattr(self, part)[i]) for part in PARTS)
@@ -165,10 +191,10 @@ class Federation:
         ys: list[Tensor] = []
         parts: dict[str, list[Tensor]] = {part: [] for part in PARTS}
         start = 0
-        for i, client in enumerate(clients):
-            _check_keys(i, client)
+        for i, client in enumerate(_listed("clients", clients)):
+            check_keys(i, client)
             for part in PARTS:
-                x, y = _pair(i, part, client)
+                x, y = pair(i, part, client)
                 if len(x) and xs and (x.shape[1:] != xs[0].shape[1:] or x.dtype != xs[0].dtype):
                     raise UserError(
                         f"client {i}: x_{part} holds {x.dtype} samples of shape"
@@ -189,20 +215,30 @@ class Federation:
             train=tuple(parts["train"]),
             val=tuple(parts["val"]),
             test=tuple(parts["test"]),
-            classes=int(y.max()) + 1 if classes is None else classes,
+            classes=_counted(y) if classes is None else classes,
             mean=mean,  # type: ignore[arg-type]  # a number, too: it is for every channel
             std=std,  # type: ignore[arg-type]
-            names=tuple(str(name) for name in names) if names is not None else (),
-            unseen=tuple(unseen),
+            names=tuple(map(str, _listed("names", names))) if names is not None else (),
+            unseen=unseen,  # type: ignore[arg-type]  # any list of whole numbers
             info={"source": {"name": "arrays"}},
         )
+
+
+def _counted(y: Tensor) -> int:
+    """The largest label plus one."""
+    if int(y.max()) >= LARGEST_CLASSES:
+        raise UserError(
+            f"label {int(y.max())} makes more than {LARGEST_CLASSES} classes; number them from 0"
+        )
+    return max(int(y.max()) + 1, 1)
 
 
 def _whole(name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise UserError(f"{name} must be a whole number, got {value!r}") from None
+        got = shortened(repr(value), 60)
+        raise UserError(f"{name} must be a whole number, got {got}") from None
 
 
 def _per_channel(
@@ -213,8 +249,11 @@ def _per_channel(
         return None
     try:
         values = np.atleast_1d(np.asarray(value, dtype=np.float64)).tolist()
-    except (TypeError, ValueError):
-        raise UserError(f"{name} must be a number or one per channel, got {value!r}") from None
+        if any(isinstance(one, list) for one in values):
+            raise ValueError
+    except (TypeError, ValueError, RuntimeError):
+        got = shortened(repr(value), 60)
+        raise UserError(f"{name} must be a number or one per channel, got {got}") from None
     if len(values) not in (1, channels):
         raise UserError(f"{name} has {len(values)} values but samples have {channels} channels")
     if not np.isfinite(values).all():
@@ -226,42 +265,25 @@ def _finite_rows(x: Tensor) -> Tensor:
     """[M], whether a sample has neither NaN nor infinite values."""
     if not x.is_floating_point():
         return torch.ones(len(x), dtype=torch.bool)
-    # In blocks, so that a memory-mapped x is not doubled in memory.
-    starts = range(0, len(x), 8192)
-    blocks = [torch.isfinite(x[i : i + 8192]).flatten(1).all(1) for i in starts]
+    return _by_blocks(len(x), lambda rows: torch.isfinite(x[rows]))
+
+
+def _by_blocks(rows: int, sound: Callable[[slice], Tensor]) -> Tensor:
+    """[M], whether all values of a sample are sound; in blocks, so that a memory-mapped x is not
+    doubled in memory."""
+    starts = range(0, rows, 8192)
+    blocks = [sound(slice(i, i + 8192)).flatten(1).all(1) for i in starts]
     return torch.cat(blocks) if blocks else torch.ones(0, dtype=torch.bool)
 
 
-def _check_keys(i: int, client: Mapping[str, Any]) -> None:
-    known = {f"{v}_{part}" for v in "xy" for part in PARTS}
-    for key in client:
-        if key not in known:
-            raise UserError(f"client {i}: unknown array '{key}'; known: {', '.join(sorted(known))}")
-    for key in ("x_train", "y_train", "x_test", "y_test"):
-        if key not in client:
-            raise UserError(f"client {i}: '{key}' is missing")
-    if ("x_val" in client) != ("y_val" in client):
-        raise UserError(f"client {i}: give both x_val and y_val, or neither")
-
-
-def _pair(i: int, part: str, client: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """x and y of one part of one client, in the types that a Federation holds."""
-    if f"x_{part}" not in client:
-        return torch.empty(0, 1), torch.empty(0, dtype=torch.int64)
+def _row_numbers(part: str, value: Any) -> tuple[Tensor, ...]:
     try:
-        x, y = (_tensor(client[f"{v}_{part}"]) for v in "xy")
-    except (TypeError, ValueError) as error:
-        raise UserError(f"client {i}: {part} is not a numeric array ({error})") from None
-    if y.is_floating_point() or y.ndim != 1:
-        raise UserError(f"client {i}: y_{part} must be whole numbers of shape [M]")
-    if len(x) != len(y):
-        raise UserError(f"client {i}: x_{part} has {len(x)} samples, y_{part} {len(y)} labels")
-    if x.dtype != torch.uint8 and not x.is_floating_point():
-        x = x.to(torch.float32)
-    return x, y.to(torch.int64)
+        return tuple(torch.as_tensor(rows) for rows in value)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"{part} must be a list with the row numbers of every client") from None
 
 
-def _tensor(array: Any) -> Tensor:
-    if isinstance(array, Tensor):
-        return array.detach().cpu()
-    return torch.as_tensor(np.array(array))
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise UserError(f"{name} must be a list, got {shortened(repr(value), 60)}")
+    return tuple(value)

@@ -12,6 +12,7 @@ import numpy as np
 
 from idiolect.data import decode
 from idiolect.data.cache import Columns
+from idiolect.data.labels import whole
 from idiolect.data.pool import TEST, TRAIN
 
 Shape = tuple[int, ...]
@@ -83,8 +84,11 @@ def idx(train: str, test: str, turned: bool = False, first_label: int = 0) -> La
         parts = []
         for images, labels in (files[:2], files[2:]):
             x = decode.idx(images)
+            if x.ndim != 3:
+                raise ValueError(f"{images.name} holds no images")
             x = x.swapaxes(1, 2) if turned else x
-            parts.append({"x": x[:, None], "y": decode.idx(labels).astype(np.int64) - first_label})
+            y = decode.idx(labels, rows=len(x)).astype(np.int64) - first_label
+            parts.append({"x": x[:, None], "y": y})
         return joined(parts)
 
     return find
@@ -149,7 +153,7 @@ def joined(parts: Iterable[Columns]) -> Columns:
         np.full(len(p["y"]), kind, np.uint8) for kind, p in zip((TRAIN, TEST), parts, strict=False)
     ]
     out["part"] = np.concatenate(kinds)
-    out["y"] = out["y"].astype(np.int64)
+    out["y"] = whole(out["y"], "labels")
     if "group" in out:
         names, out["group"] = np.unique(out["group"], return_inverse=True)
         out["group_names"] = names.astype(str)

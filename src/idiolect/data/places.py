@@ -20,7 +20,9 @@ def cache_dir() -> Path:
 def roots() -> list[Path]:
     """Folders that hold one folder per dataset, in the order they are searched."""
     chosen = os.environ.get("IDIOLECT_DATA")
-    return [*([Path(chosen).expanduser()] if chosen else []), cache_dir() / "data", DEBIAN]
+    # Whole paths: Arrow reads `data:1` as the address of a server.
+    first = [Path(chosen).expanduser().absolute()] if chosen else []
+    return [*first, cache_dir().absolute() / "data", DEBIAN]
 
 
 def hub_installed() -> bool:

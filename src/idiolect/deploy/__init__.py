@@ -5,6 +5,7 @@ What travels
     validate          checks of every answer before it touches the server's state
     transport         what the server needs from a network
     flower_transport  … as Flower messages
+    incoming          answers taken off Flower's server part by part, up to their limit
 
 The server
     terms             who may take part and how long the server waits
@@ -27,9 +28,14 @@ A client
 Processes and security
     apps              Flower's ServerApp and ClientApp
     superlink         Flower's server on this machine
+    private_superlink … as the process that runs it, for this user's processes only
+    loopback_guard    which user a loopback connection comes from
     proxy             the one port that is open to others: the fleet's paths, nothing else
+    fleet_rules       … and of those, answers of the site's own, of the size that was asked for
+    proxy_notes       what proxy and experiment tell one another
     processes         child processes and Flower's environment
     credentials       certificates and node keys
 
-Only `flower_transport`, `apps` and `worker` import Flower; only `worker` uses private parts of it.
+Only `flower_transport`, `apps`, `worker`, `incoming`, `fleet_rules` and `private_superlink` import
+Flower; the last four use private parts of it.
 """

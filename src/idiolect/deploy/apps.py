@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from idiolect.deploy import flower_transport
 from idiolect.deploy.client import Client
 from idiolect.deploy.client_data import open_client
-from idiolect.deploy.experiment import run_experiment
+from idiolect.deploy.experiment import proxy_folder, run_experiment
 
 MAX_REQUEST_BYTES = 1 << 34  # what a client accepts from its server
 
@@ -27,7 +27,7 @@ client = ClientApp()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment into the directory that the Flower run's config names."""
     run = Path(str(context.run_config["run"]))
-    run_experiment(run, flower_transport.FlowerTransport(grid))
+    run_experiment(run, flower_transport.FlowerTransport(grid, proxy_folder(run)))
 
 
 @client.query()  # type: ignore[untyped-decorator]

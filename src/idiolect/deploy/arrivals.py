@@ -27,6 +27,7 @@ class Work:
     since: int  # round in which it was started
     up: Record
     about: dict[str, Any] = field(default_factory=dict)  # samples, losses, logs
+    expected: dict[str, float] = field(default_factory=dict)  # largest values of such an update
 
 
 class Arrivals:
@@ -50,7 +51,7 @@ class Arrivals:
         entry = self.registry.clients[request.client]
         reason = validate.wrong_record(answer.record, request.expected)
         if reason is None and request.kind != "rejoin":
-            reason = validate.wrong_counts(answer.meta)
+            reason = validate.wrong_counts(answer.meta, entry.sizes)
         if reason is None and "after" in answer.meta:
             reason = validate.wrong_metrics(answer.meta["after"], entry.sizes)
         if reason is not None:
@@ -59,7 +60,8 @@ class Arrivals:
         if "after" in answer.meta:
             self._keep_scores(entry, "after", answer.meta["after"])
         record = messages.ordered_like(answer.record, request.expected)
-        work = Work(request.since, tree.row(record["up"], 0), answer.meta)
+        expected = validate.magnitudes(request.expected["up"])
+        work = Work(request.since, tree.row(record["up"], 0), answer.meta, expected)
         on_time = request.kind == "fit" and request.version == self.round
         if on_time or request.kind == "rejoin":
             self.use(request.client, work)
@@ -75,6 +77,9 @@ class Arrivals:
     def accept_scores(self, request: PendingRequest, answer: Payload) -> str | None:
         """Keep what a client found when it tested; returns the reason if it makes no sense."""
         entry = self.registry.clients[request.client]
+        if request.version != self.round:
+            entry.free()  # too late: it would count as the result of another round
+            return None
         if answer.record:
             return "an evaluation carries no tensors"
         found = {s: answer.meta[s] for s in ("before", "global") if s in answer.meta}
@@ -102,11 +107,24 @@ class Arrivals:
 
     def ups(self, server: Server, t: int, like: Tensor) -> Ups:
         """The round's work, stacked in the order of client ids."""
+        self._drop_enormous()
         used = dict(sorted(self.used.items()))
         record = tree.pile([work.up for work in used.values()])
         since = {client: work.since for client, work in used.items()}
         away = self.registry.away() if self.asynchronous else []
         return server_state.arrivals(server, record, since, t, away, like)
+
+    def _drop_enormous(self) -> None:
+        """Refuse updates that are out of all proportion to the others of the round."""
+        sizes = {i: validate.magnitudes(work.up) for i, work in self.used.items()}
+        for client, mine in sizes.items():
+            others = [size for i, size in sizes.items() if i != client]
+            work = self.used[client]
+            if reason := validate.enormous(mine, others, work.expected):
+                del self.used[client]
+                node = self.registry.clients[client].node
+                request = PendingRequest("fit", node, work.since, client, work.since)
+                self.dispatcher.refuse(request, reason)
 
     def describe(self, result: Round, server: Server, dtype: torch.dtype) -> None:
         """Samples, training loss, and what clients and server show of the round."""
@@ -133,7 +151,7 @@ def logs_by_client(
         there = [i for i, one in logs.items() if name in one]
         try:
             rows = torch.cat([torch.tensor(logs[i][name], dtype=dtype) for i in there])
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             continue  # not needed for learning, and it comes from outside
         if len(rows) == len(there):
             shown[name[:64]] = there, rows

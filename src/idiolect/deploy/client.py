@@ -9,10 +9,11 @@
 An answer holds what the method sends up, sample counts, losses and accuracies; `mine` stays.
 """
 
+import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ import torch
 from torch import Tensor
 
 from idiolect import methods, models
-from idiolect.core import tree
+from idiolect.core import own_code, tree
 from idiolect.core.method import Down, Method
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.data.federation import PARTS
 from idiolect.deploy.client_state import ClientState, CommittedWork, StateStore
-from idiolect.deploy.messages import Payload
+from idiolect.deploy.messages import Payload, printable
+from idiolect.deploy.validate import MAX_LOGGED_NUMBERS
 from idiolect.engine import select
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.samples import Part
@@ -36,7 +38,6 @@ from idiolect.simulation.requests import Adapt, Fit, Rejoin
 log = logging.getLogger("idiolect.client")
 
 ONLY_CLIENT = 0  # position of the client in its data, whatever its id in the federation
-MAX_LOGGED_NUMBERS = 4096  # of one log entry of a method, per client and round
 MAX_CACHED_EXPERIMENTS = 4  # their models and data stay in memory
 Metrics = dict[str, dict[str, float | None]]  # by part: correct predictions and summed loss
 
@@ -48,9 +49,16 @@ class Refused(UserError):
 class LocalExperiment:
     """Method and engine of one experiment at this client."""
 
-    def __init__(self, config: dict[str, Any], data: Federation, client_id: int, device: str):
+    def __init__(
+        self,
+        config: dict[str, Any],
+        data: Federation,
+        client_id: int,
+        device: str,
+        allow_code: Collection[str] = (),
+    ):
         self.method: Method = methods.build(config["method"])
-        module = models.build(config["model"], data.shape, data.classes, config["seed"])
+        module = models.build(config["model"], data.shape, data.classes, config["seed"], allow_code)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
         # a site alone gives the simulator's numbers.
         self.engine = LoopEngine(
@@ -96,6 +104,8 @@ class Client:
         """Answer a request. A failure is an answer too: the server must not wait for a timeout."""
         echo = {k: request.meta.get(k) for k in ("kind", "experiment", "version")}
         echo["client"] = self.id
+        if isinstance(notice := request.meta.get("notice"), str):
+            log.warning("the server says: %s", printable(notice[:300]))
         try:
             done = self._handle(request)
         except UserError as reason:
@@ -124,18 +134,25 @@ class Client:
         if key not in self._experiments:
             if not isinstance(config, dict):
                 raise Refused("the request carries no settings")
-            self._check_model_name(str(config["model"]["name"]))
+            name = self._accepted_model(str(config["model"]["name"]))
+            config = {**config, "model": {**config["model"], "name": name}}
             if len(self._experiments) >= MAX_CACHED_EXPERIMENTS:
                 self._experiments.pop(next(iter(self._experiments)))
-            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device)
+            ours = [] if self.model is None else [self.model]
+            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device, ours)
         return self._experiments[key]
 
-    def _check_model_name(self, name: str) -> None:
-        """A model given as `module:Class` is imported: the site decides what runs at the site."""
-        if self.model is not None and name != self.model:
-            raise Refused(f"the server wants model {name}, this site runs {self.model}")
-        if ":" in name and self.model is None:
-            raise Refused(f"model {name} is code; start the client with --model {name} to allow it")
+    def _accepted_model(self, name: str) -> str:
+        """The model to build. Own code is loaded only as the site named it: `net.py:Net` is the
+        site's file of that name, wherever the server keeps its own."""
+        wanted = own_code.short(name)
+        if self.model is not None and wanted != own_code.short(self.model):
+            raise Refused(f"the server wants model {wanted}, this site runs {self.model}")
+        if own_code.is_own(name) and self.model is None:
+            raise Refused(
+                f"model {wanted} is code; start the client with --model {wanted} to allow it"
+            )
+        return self.model or name
 
     # --- requests ---
 
@@ -152,7 +169,7 @@ class Client:
         )
 
     def _fit(self, request: Payload, experiment: LocalExperiment) -> Payload:
-        version = _whole_number(request.meta, "version")
+        version = _round_number(request.meta, "version")
         state = self._state(request, experiment)
         if state.fitted.version == version:
             log.info("round %d: answered again from disk", version + 1)
@@ -169,12 +186,13 @@ class Client:
         if request.meta.get("test"):
             answer["after"] = self._test(experiment, done.trained)
         fitted = CommittedWork(version, done.mine, done.up, answer)
-        self.store.commit(_experiment_id(request), ClientState(self.id, fitted))
+        done_so_far = ClientState(self.id, fitted, settings=state.settings)
+        self.store.commit(_experiment_id(request), done_so_far)
         log.info("round %d: trained on %d samples", version + 1, answer["samples"])
         return Payload(answer, {"up": done.up})
 
     def _rejoin(self, request: Payload, experiment: LocalExperiment) -> Payload:
-        version, since = (_whole_number(request.meta, key) for key in ("version", "since"))
+        version, since = (_round_number(request.meta, key) for key in ("version", "since"))
         state = self._state(request, experiment)
         if state.fitted.version != since:
             raise Refused(f"my last work is of version {state.fitted.version}, not {since}")
@@ -217,6 +235,8 @@ class Client:
         if state is not None:
             if state.client != self.id:
                 raise Refused(f"the state on disk belongs to client {state.client}")
+            if state.settings not in ("", _digest(request.meta["config"])):
+                raise Refused("the settings of this experiment are not those it began with")
             for work in filter(None, (state.fitted, state.rejoined)):
                 work.mine = tree.ordered(work.mine, experiment.engine.net.names)
                 work.up = tree.ordered(work.up, experiment.engine.net.names)
@@ -225,7 +245,8 @@ class Client:
             raise Refused("no state of this experiment here: the starting point is needed")
         begin = tree.expand(request.record["start"], 1)
         mine = experiment.method.client_init(begin, experiment.engine.local([ONLY_CLIENT], 0))
-        state = ClientState(self.id, CommittedWork(-1, mine))
+        settings = _digest(request.meta["config"])
+        state = ClientState(self.id, CommittedWork(-1, mine), settings=settings)
         self.store.commit(name, state)
         return state
 
@@ -258,6 +279,19 @@ def _experiment_id(request: Payload) -> str:
         return StateStore.checked(str(request.meta.get("experiment")))
     except ValueError as error:
         raise Refused(str(error)) from None
+
+
+def _digest(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def _round_number(meta: dict[str, Any], key: str) -> int:
+    """A round of the experiment, from 0: a client that did one beyond them would refuse all true
+    ones, because they are older."""
+    value, rounds = _whole_number(meta, key), meta["config"].get("rounds")
+    if type(rounds) is int and value >= rounds:
+        raise Refused(f"round {value + 1} is not one of the experiment's {rounds}")
+    return value
 
 
 def _whole_number(meta: dict[str, Any], key: str) -> int:

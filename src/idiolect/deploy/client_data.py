@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.data import Federation
+from idiolect.data.arrays import read_npy, read_npz
 from idiolect.deploy.client import Client
 from idiolect.errors import UserError, did_you_mean
 
@@ -79,16 +80,12 @@ def load_data(where: str, classes: Classes, client: int = 0) -> Federation:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.is_dir():
-            files = {name: path / f"{name}.npy" for name in ARRAYS}
-            return {n: np.load(f, allow_pickle=False) for n, f in files.items() if f.exists()}
-        with np.load(path, allow_pickle=False) as file:
-            if isinstance(file, np.ndarray):
-                raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
-            return {name: file[name] for name in file.files if name in ARRAYS}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    if path.is_dir():
+        files = {name: path / f"{name}.npy" for name in ARRAYS}
+        return {name: read_npy(file) for name, file in files.items() if file.exists()}
+    if path.suffix == ".npy":
+        raise UserError(f"{path} holds one array; save x_train, y_train, … with np.savez")
+    return read_npz(path, ARRAYS)
 
 
 def _one_client(arrays: dict[str, Any], classes: Classes, where: str) -> Federation:
@@ -123,4 +120,10 @@ def _call(where: str, client: int) -> Any:
     except (ImportError, AttributeError) as error:
         raise UserError(f"cannot import --data {where}: {error}") from None
     wants = "client" in getattr(getattr(make, "__code__", None), "co_varnames", ())
-    return make(client=client) if wants else make()
+    try:
+        return make(client=client) if wants else make()
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"--data {where} failed: {reason[:300]}") from error

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idiolect.core.tree import Record
+from idiolect.deploy.messages import Payload
 
 Status = Literal["idle", "busy", "gone"]
+MAX_ROUNDS_OF_REST = 64
 
 
-@dataclass
+@dataclass(eq=False)
 class PendingRequest:
     """A message that was sent and not answered yet."""
 
@@ -22,7 +24,10 @@ class PendingRequest:
     client: int = -1  # unknown to a hello, which asks for it
     since: int = -1  # round in which the client's work began
     expected: Record = field(default_factory=dict)  # what the answer must look like
-    deadline: float = 0.0  # set when it is sent
+    payload: Payload | None = None  # set when it is sent, as are the times
+    deadline: float = 0.0
+    ask_again: float = 0.0
+    asked: int = 1  # times
 
 
 @dataclass
@@ -37,10 +42,20 @@ class ClientEntry:
     status: Status = "idle"
     since: int = -1  # round in which the work it has not delivered yet began; -1: none
     recall: bool = False  # the server restarted while that work was not delivered: ask for it
+    waits: int = 0  # answers in a row that were waited for in vain
+    rests_until: int = 0  # round, from 0, in which it is asked again
 
     def free(self, gone: bool = False) -> None:
         """No work of this client is awaited any more."""
         self.status, self.since = "gone" if gone else "idle", -1
+
+    def rest(self, version: int) -> None:
+        """All waited for this client in vain: it sits out 0 rounds, then 1, 3, 7, …"""
+        self.waits += 1
+        self.rests_until = version + min(2 ** (self.waits - 1), MAX_ROUNDS_OF_REST)
+
+    def delivered(self) -> None:
+        self.waits, self.rests_until = 0, 0
 
 
 class ClientRegistry:
@@ -50,13 +65,16 @@ class ClientRegistry:
         self.clients: dict[int, ClientEntry] = {}
         self.pending: dict[str, PendingRequest] = {}
         self.counts: Counter[str] = Counter()
+        self.notices: dict[int, str] = {}  # node -> what it is told with the next request
         self._journal = journal
 
     def at_node(self, node: int) -> ClientEntry | None:
         return next((c for c in self.clients.values() if c.node == node), None)
 
-    def idle(self) -> list[int]:
-        return sorted(i for i, c in self.clients.items() if c.status == "idle")
+    def idle(self, t: int) -> list[int]:
+        """Clients that can be asked in round t; those who rest only if there are no others."""
+        idle = sorted(i for i, c in self.clients.items() if c.status == "idle")
+        return [i for i in idle if self.clients[i].rests_until <= t] or idle
 
     def away(self) -> list[int]:
         """Rounds in which work began that is not delivered yet."""
@@ -66,12 +84,16 @@ class ClientRegistry:
         """Samples per part of every known client."""
         return {i: c.sizes for i, c in sorted(self.clients.items())}
 
-    def pending_of(self, *kinds: str) -> list[PendingRequest]:
-        return [r for r in self.pending.values() if r.kind in kinds]
+    def requests(self) -> list[PendingRequest]:
+        """Each once, however often it was asked."""
+        return list({id(r): r for r in self.pending.values()}.values())
 
-    def overdue(self) -> list[str]:
-        now = time.monotonic()
-        return [message for message, r in self.pending.items() if now > r.deadline]
+    def pending_of(self, *kinds: str) -> list[PendingRequest]:
+        return [r for r in self.requests() if r.kind in kinds]
+
+    def settle(self, request: PendingRequest) -> None:
+        """Nothing more is awaited for this request."""
+        self.pending = {m: r for m, r in self.pending.items() if r is not request}
 
     def note(self, what: str, **about: Any) -> None:
         """Count an event and write it to the journal, a file for people."""

@@ -36,6 +36,7 @@ class ClientState:
     client: int
     fitted: CommittedWork
     rejoined: CommittedWork | None = None
+    settings: str = ""  # digest of the experiment's settings; "": begun by an older version
 
     @property
     def mine(self) -> Record:
@@ -53,7 +54,7 @@ class StateStore:
             raise UserError(
                 f"cannot write to {folder}: {error.strerror}; choose another --state"
             ) from None
-        files.remove_drafts(folder)
+        files.remove_drafts(folder, "*.safetensors")
 
     @staticmethod
     def checked(experiment: str) -> str:
@@ -72,20 +73,30 @@ class StateStore:
         path = self.path(experiment)
         if not path.exists():
             return None
-        parts = tree.nest(load_file(path))
-        about = json.loads(bytes(parts.pop("about").tolist()))
-        fitted = _committed_work(about["fitted"], parts.get("fitted", {}))
-        rejoined = about["rejoined"]
-        return ClientState(
-            about["client"],
-            fitted,
-            None if rejoined is None else _committed_work(rejoined, parts.get("rejoined", {})),
-        )
+        try:
+            parts = tree.nest(load_file(path))
+            about = json.loads(bytes(parts.pop("about").tolist()))
+            fitted = _committed_work(about["fitted"], parts.get("fitted", {}))
+            rejoined = about["rejoined"]
+            if rejoined is not None:
+                rejoined = _committed_work(rejoined, parts.get("rejoined", {}))
+            return ClientState(about["client"], fitted, rejoined, about.get("settings", ""))
+        except OSError:
+            raise
+        except Exception as error:  # a damaged file may fail anywhere
+            raise UserError(
+                f"{path.name} in the site's state folder is damaged ({type(error).__name__}); "
+                "restore it from a copy, or move it away to begin this experiment anew"
+            ) from None
 
     def commit(self, experiment: str, state: ClientState) -> None:
         """Write the state to disk before this returns; an OSError leaves the old one as it was."""
         works = {"fitted": state.fitted}
-        about: dict[str, Any] = {"client": state.client, "rejoined": None}
+        about: dict[str, Any] = {
+            "client": state.client,
+            "rejoined": None,
+            "settings": state.settings,
+        }
         if state.rejoined is not None:
             works["rejoined"] = state.rejoined
         record: Record = {}

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ log = logging.getLogger("idiolect.server")
 SECONDS_BETWEEN_GREETINGS = 3.0  # how often the list of online nodes is read
 SECONDS_BETWEEN_HELLOS = 10.0  # until a node that was refused is asked again
 
+Samples = tuple[tuple[int, ...], int, str]  # shape of a sample, classes, digest of their names
+
 
 class Enrolment:
     """The clients of a federation, from the first hello on; `poll` keeps the list true."""
@@ -27,15 +30,16 @@ class Enrolment:
         self.registry = ClientRegistry(journal)
         self.dispatcher = Dispatcher(terms, transport, self.registry)
         self.dispatcher.handlers["hello"] = self.admit
-        self.shape: tuple[int, ...] | None = None  # of a sample; the first client decides
+        self.shape: tuple[int, ...] | None = None  # of a sample; set once enough clients agree
         self.classes, self._labels = 0, ""
+        self._samples: dict[int, Samples] = {}  # what each client says of its samples
         self._greeted = 0.0
         self._not_before: dict[int, float] = {}  # node -> when it may be asked again
 
     def wait_for(self, enough: int) -> None:
         """Wait until that many clients are here."""
         end, reported = time.monotonic() + self.terms.patience, -1
-        while (here := sum(c.status != "gone" for c in self.registry.clients.values())) < enough:
+        while (here := self._here()) < enough:
             if here != reported:
                 reported = here
                 log.info("%d of %d clients are here, waiting for %d", here, self.terms.clients,
@@ -47,6 +51,35 @@ class Enrolment:
                 )
             self.poll()
             time.sleep(self.terms.poll)
+        if self.shape is None:
+            self._agree()
+
+    def _here(self) -> int:
+        """Clients that can take part together."""
+        present = [i for i, c in self.registry.clients.items() if c.status != "gone"]
+        if self.shape is not None:
+            return len(present)
+        return max(Counter(self._samples[i] for i in present).values(), default=0)
+
+    def _agree(self) -> None:
+        """The kind of samples that most clients have is the federation's: no single site decides
+        it. The others are turned away."""
+        known = sorted(self.registry.clients)
+        counts = Counter(self._samples[i] for i in known)
+        self.shape, self.classes, self._labels = max(counts, key=lambda kind: counts[kind])
+        for client in known:
+            if reason := self._other_samples(client, self._samples[client]):
+                entry = self.registry.clients.pop(client)
+                request = PendingRequest("hello", entry.node, 0, client)
+                self.dispatcher.refuse(request, reason)
+
+    def dismiss_absurd(self) -> None:
+        """A client that states an absurd number of samples would decide every mean alone."""
+        for client, entry in self.registry.clients.items():
+            reason = validate.absurd_size(client, self.registry.sizes())
+            if reason is not None and entry.status == "idle":
+                self.dispatcher.refuse(PendingRequest("hello", entry.node, 0, client), reason)
+                entry.status = "gone"
 
     def poll(self) -> None:
         """Take in whatever has happened since the last look."""
@@ -78,6 +111,10 @@ class Enrolment:
         if reason is not None:
             return reason
         client = meta["client"]
+        sizes = self.registry.sizes() | {client: meta["sizes"]}
+        if reason := validate.absurd_size(client, sizes):
+            return reason
+        self._samples[client] = (tuple(meta["shape"]), meta["classes"], meta["labels"])
         entry = self.registry.clients.get(client)
         if entry is not None and entry.node != request.node and entry.status != "gone":
             return f"client {client} is here already, as another node"
@@ -96,13 +133,16 @@ class Enrolment:
         if self.terms.nodes and self.terms.nodes.get(str(node)) != client:
             return f"the key of this node does not belong to client {client}"
         if self.shape is None:
-            self.shape, self.classes = tuple(meta["shape"]), meta["classes"]
-            self._labels = meta["labels"]
-        if (tuple(meta["shape"]), meta["classes"]) != (self.shape, self.classes):
+            return None
+        return self._other_samples(client, (tuple(meta["shape"]), meta["classes"], meta["labels"]))
+
+    def _other_samples(self, client: int, samples: Samples) -> str | None:
+        shape, classes, labels = samples
+        if (shape, classes) != (self.shape, self.classes):
             return (
-                f"client {client} has samples of shape {meta['shape']} in {meta['classes']} "
-                f"classes, the others {list(self.shape)} in {self.classes}"
+                f"client {client} has samples of shape {list(shape)} in {classes} "
+                f"classes, the others {list(self.shape or ())} in {self.classes}"
             )
-        if meta["labels"] != self._labels:
+        if labels != self._labels:
             return f"client {client} has another list of class names than the others"
         return None

@@ -12,6 +12,7 @@ from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.server import FederationServer
 from idiolect.deploy.terms import FederationTerms
 from idiolect.deploy.transport import Transport
+from idiolect.runs import seal
 from idiolect.runs.directory import read_config
 from idiolect.runs.execute import execute
 
@@ -27,10 +28,23 @@ def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / SETTINGS, config)
     files.write_json(folder / TERMS, terms.as_dict())
+    seal.write(run, config)  # what was allowed on the command line holds for the app's process too
+
+
+def proxy_folder(run: Path) -> Path:
+    """Where the experiment and the proxy in front of it leave notes for one another."""
+    return run / FOLDER
 
 
 def read_terms(run: Path) -> FederationTerms:
     return FederationTerms(**json.loads((run / FOLDER / TERMS).read_text(encoding="utf-8")))
+
+
+def read_settings(run: Path) -> dict[str, Any]:
+    """The settings of a run, also of one that waits for its first clients."""
+    if (run / "config.yaml").exists():
+        return read_config(run)
+    return dict(json.loads((run / FOLDER / SETTINGS).read_text(encoding="utf-8")))
 
 
 def run_experiment(run: Path, transport: Transport) -> dict[str, Any]:
@@ -57,14 +71,18 @@ def run_experiment(run: Path, transport: Transport) -> dict[str, Any]:
 
 def _run(run: Path, transport: Transport) -> dict[str, Any]:
     folder = run / FOLDER
-    resume = (run / "config.yaml").exists()
-    config = read_config(run) if resume else json.loads((folder / SETTINGS).read_text("utf-8"))
+    resume, config = (run / "config.yaml").exists(), read_settings(run)
+    allowed = seal.approved(run, config)
     terms = read_terms(run)
     enrolment = Enrolment(terms, transport, folder / JOURNAL)
     enrolment.wait_for(terms.minimum or terms.clients)
     assert enrolment.shape is not None
     config["model"].setdefault("name", models.default_model(enrolment.shape))
-    done = execute(config, run, resume, build=lambda config: FederationServer(config, enrolment))
+
+    def build(config: dict[str, Any]) -> FederationServer:
+        return FederationServer(config, enrolment, allowed)
+
+    done = execute(config, run, resume, build=build)
     log.info("done: %s", dict(enrolment.registry.counts))
     return done
 

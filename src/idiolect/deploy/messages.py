@@ -65,6 +65,11 @@ def unpack(text: str, block: bytes, limit: int) -> Payload:
         raise Malformed(f"names contradict one another ({error})") from None
 
 
+def printable(text: str) -> str:
+    """Text from outside as one line without control characters, which could drive a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
 def max_bytes(record: Record) -> int:
     """Most bytes such a record may take on the wire: its tensors, and room for the names."""
     leaves = tree.leaves(record)

@@ -19,6 +19,7 @@ from idiolect.errors import UserError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PORT_TAKEN = "address already in use"  # what Flower's programs say of a port that is not free
+BAD_SETTINGS = 2  # exit code of a child that cannot start with what it was given
 SECONDS_TO_END = 8.0  # for a child that was asked to end, before it is killed
 
 
@@ -55,6 +56,7 @@ class ChildProcesses:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {}
         self._log_starts: dict[str, int] = {}  # where the output of the running child begins
+        self._log_ends: dict[str, int] = {}  # how far it has been read, by `new_lines`
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._commands[name] = (command, env)
@@ -82,6 +84,18 @@ class ChildProcesses:
             file.seek(self._log_starts[name])
             return file.read().decode(errors="replace")
         return ""
+
+    def new_lines(self, name: str) -> list[str]:
+        """The whole lines that a child has written since the last call."""
+        path = self.logs / f"{name}.log"
+        start = max(self._log_ends.get(name, 0), self._log_starts.get(name, 0))
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(start)
+            text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._log_ends[name] = start + len(whole)
+            return whole.decode(errors="replace").splitlines()
+        return []
 
     def tail(self, name: str, lines: int = 3) -> str:
         """The last lines of a child's log, for an error message."""

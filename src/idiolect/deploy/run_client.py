@@ -1,6 +1,7 @@
 """`idiolect client`: a SuperNode and a worker as child processes, started again when they end."""
 
 import json
+import re
 import secrets
 import signal
 import sys
@@ -12,13 +13,19 @@ from typing import Any
 
 from idiolect.deploy import processes
 from idiolect.deploy.credentials import write_private
+from idiolect.deploy.messages import printable
 from idiolect.deploy.processes import ChildProcesses
 from idiolect.errors import UserError
 
 SECONDS_BEFORE_RESTART = 3.0
 # A client that was killed and comes back is refused until its old connection has lapsed (60 s).
 MAX_SECONDS_REFUSED = 100.0
-BAD_SETTINGS = 2  # exit code of a worker that cannot start with what it was given
+MAX_STARTS = 4  # of a worker that ends before it is ready: then the reason is told, and that is it
+# What a person at the site should see: warnings of the worker, and what Flower could not transfer.
+SHOWN = {
+    "worker": re.compile(r"(?:WARNING|ERROR|CRITICAL) (.*)"),
+    "supernode": re.compile(r"(Failed to (?:send|receive) message .*)"),
+}
 
 
 def start_supernode(
@@ -64,15 +71,17 @@ def run_client(children: ChildProcesses, start: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     start()
-    ready, refused_since = False, 0.0
+    ready, starts, refused_since = False, 1, 0.0
     while True:
         time.sleep(0.5)
         for name in children.children:
+            _show(children, name)
             code = children.exit_code(name)
             if code is None:
                 continue
-            if name == "worker" and code == BAD_SETTINGS:
-                raise UserError(children.tail("worker", 1).removeprefix("error: "))
+            if name == "worker":
+                _check_worker(children, code, "ready:" in children.log("worker"), starts)
+                starts = 1 if "ready:" in children.log("worker") else starts + 1
             if name == "supernode":
                 log = children.log("supernode")
                 if processes.PORT_TAKEN in log:
@@ -93,6 +102,24 @@ def run_client(children: ChildProcesses, start: Callable[[], None]) -> None:
         if not ready and "worker" in children.children and "ready:" in children.log("worker"):
             ready = True
             _tell(children.tail("worker", 1))
+
+
+def _check_worker(children: ChildProcesses, code: int, was_ready: bool, starts: int) -> None:
+    """Stop where another start of the worker would end as this one did."""
+    if code == processes.BAD_SETTINGS:
+        raise UserError(children.tail("worker", 1).removeprefix("error: "))
+    if not was_ready and starts >= MAX_STARTS:
+        raise UserError(
+            f"the worker ended {starts} times before it was ready, last with code {code}: "
+            f"{children.tail('worker', 1)} (see {children.logs / 'worker.log'})"
+        )
+
+
+def _show(children: ChildProcesses, name: str) -> None:
+    """Bring what concerns a person from a child's log to the terminal."""
+    for line in children.new_lines(name):
+        if name in SHOWN and (found := SHOWN[name].search(line)):
+            _tell(f"{name}: {printable(found[1])}")
 
 
 def _tell(line: str) -> None:

@@ -32,7 +32,8 @@ def run_server(run: Path, keys: Path | None, host: str, port: int) -> dict[str, 
             terms = replace(terms, nodes=superlink.register_nodes(home, folder, pair))
             files.write_json(folder / experiment.TERMS, terms.as_dict())
         scheme = "http" if pair is None else "https"
-        close = serve_proxy(host, port, f"{scheme}://127.0.0.1:{inner_port}", pair)
+        inner = f"{scheme}://127.0.0.1:{inner_port}"
+        close = serve_proxy(host, port, inner, pair, experiment.proxy_folder(run))
         experiment.write_status(run, "starting")
         superlink.submit(home, folder, run)
         how = "TLS and node keys" if pair else "no TLS"

@@ -6,7 +6,7 @@ same run directory. Given who started and who arrived, it gives the simulator's 
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,9 @@ class FederationServer:
     It is built once enough clients have said hello: their samples decide the model's shape.
     """
 
-    def __init__(self, config: dict[str, Any], enrolment: Enrolment):
+    def __init__(
+        self, config: dict[str, Any], enrolment: Enrolment, allow_code: Collection[str] = ()
+    ):
         assert enrolment.shape is not None
         self.config, self.rounds, self.seed = config, config["rounds"], config["seed"]
         self.enrolment, self.terms = enrolment, enrolment.terms
@@ -51,16 +53,18 @@ class FederationServer:
         self.method: Method = methods.build(config["method"])
         self.participation = Participation(**config["participation"])
         self.device, self.dtype = torch.device("cpu"), select.compute_dtype(config["dtype"])
-        model = models.build(config["model"], enrolment.shape, enrolment.classes, self.seed)
+        shape, classes = enrolment.shape, enrolment.classes
+        model = models.build(config["model"], shape, classes, self.seed, allow_code)
         self._module_state = server_state.module_values(model)
         how = {"seed": self.seed, "device": self.device, "dtype": self.dtype}
-        expected = ExpectedReply(self.method, model, enrolment.shape, enrolment.classes, **how)
+        expected = ExpectedReply(self.method, model, shape, classes, **how)
         self.net = expected.net
         start_tree = self._start_tree(model)
         everyone = list(range(self.terms.clients))
         self.server = server_state.new_server(self.method, self.net, start_tree, everyone, {})
         self.scores = Scores({part: np.zeros(len(everyone), dtype=np.int32) for part in PARTS})
-        dispatcher.settings = {k: config[k] for k in ("method", "model", "seed", "dtype")}
+        told = ("method", "model", "seed", "dtype", "rounds")
+        dispatcher.settings = {k: config[k] for k in told}
         dispatcher.handlers["hello"] = self._admit
         self.requests = ClientRequests(self.method, self.server, start_tree, expected, dispatcher)
         self.arrivals = Arrivals(dispatcher, self.scores, self.method.asynchronous)
@@ -75,7 +79,20 @@ class FederationServer:
         if given is None:
             raise UserError(f"init: {self.config['init']} holds no server.safetensors")
         check_complete(given, model.state_dict(), self.config["init"])
+        self._check_frozen(model, given)
         return select.with_given_weights(self.net, made, given)
+
+    def _check_frozen(self, model: nn.Module, given: Tree) -> None:
+        """Frozen layers are never sent: a site makes them itself, so others cannot be had."""
+        for name, value in model.named_parameters():
+            if value.requires_grad or name not in given:
+                continue
+            if value.shape != given[name].shape or not torch.equal(given[name].to(value), value):
+                raise UserError(
+                    f"init: {self.config['init']} gives the frozen layer '{name}' other values "
+                    "than the model has, and sites make frozen layers themselves; give the model "
+                    "these values in its code (--model at every site), or let the layer train"
+                )
 
     def _admit(self, request: PendingRequest, hello: Payload) -> str | None:
         reason = self.enrolment.admit(request, hello)
@@ -126,13 +143,15 @@ class FederationServer:
 
     def _update_sizes(self) -> None:
         """Clients may have joined since the last round."""
+        self.enrolment.dismiss_absurd()
         self.server.sizes = {i: sizes["train"] for i, sizes in self.registry.sizes().items()}
 
     def _choose(self, t: int) -> list[int]:
         """Who starts: drawn as the simulator draws, from those who are not busy or gone."""
         drawn = self.participation.draw(sorted(self.registry.clients), self.seed, t)
-        free = [i for i in drawn if self.registry.clients[i].status == "idle"]
-        if not free and not self.registry.away() and (others := self.registry.idle()):
+        idle = self.registry.idle(t)
+        free = [i for i in drawn if i in idle]
+        if not free and not self.registry.away() and (others := idle):
             free = self.participation.draw(others, self.seed, t)  # those who were drawn are gone
         return free
 
@@ -168,12 +187,16 @@ class FederationServer:
     def _evaluate(self) -> float:
         """Every client that is free tests what it would predict with now; returns the seconds."""
         began = time.perf_counter()
-        if free := self.registry.idle():
+        end = time.monotonic() + (self.terms.window or float("inf"))
+        if free := self.registry.idle(self.round):
             self.requests.evaluate(free, self.round)
-            while self.registry.pending_of("evaluate"):
+            while self._untested() and time.monotonic() < end:
                 self.enrolment.poll()
                 time.sleep(self.terms.poll)
         return time.perf_counter() - began
+
+    def _untested(self) -> bool:
+        return any(r.version == self.round for r in self.registry.pending_of("evaluate"))
 
     def _columns(self, done: Round | None = None, blank: bool = False) -> Columns:
         for client, sizes in self.registry.sizes().items():

@@ -1,6 +1,7 @@
 """Flower's SuperLink on this machine: start it, register the clients' keys, submit a run.
 
-It listens on the loopback interface; sites reach it through `proxy.py` only.
+It listens on the loopback interface, where only processes of this user are answered; sites reach it
+through `proxy.py` only.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from idiolect.deploy import processes
+from idiolect.deploy import loopback_guard, processes
 from idiolect.deploy.credentials import Credentials
 from idiolect.deploy.processes import ChildProcesses
 from idiolect.errors import UserError
@@ -59,7 +60,9 @@ def start_superlink(
 ) -> tuple[int, Path]:
     """Start a SuperLink on the loopback interface; returns its port and Flower's home folder."""
     home = folder / "home"
-    command = ["flower-superlink", "--host", "127.0.0.1"]
+    loopback_guard.check_kernel()
+    command = [Path(sys.executable).name, "-m", "idiolect.deploy.private_superlink"]
+    command += ["--host", "127.0.0.1"]
     command += ["--database", str(folder / "superlink.db")]
     command += ["--disable-runtime-dependency-installation"]
     if keys is None:

@@ -16,6 +16,8 @@ class FederationTerms(Checked):
     arrivals: int = hyper(1, "answers needed to aggregate a round", min=1)
     window: float = hyper(0.0, "seconds a round waits; 0: for all, if asynchronous 60", min=0)
     timeout: float = hyper(600.0, "seconds until one client's answer is given up", above=0)
+    repeat: float = hyper(60.0, "seconds until a client that has not answered is asked again; "
+                          "then twice as long, and so on", above=0)  # fmt: skip
     patience: float = hyper(3600.0, "seconds the server waits for enough clients", above=0)
     poll: float = hyper(0.2, "seconds between looks for new answers", above=0)
     nodes: dict[str, int] = field(default_factory=dict)  # Flower node id -> client id, by key

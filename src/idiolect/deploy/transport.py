@@ -20,6 +20,8 @@ class Reply:
     problem: str = ""
     unavailable: bool = False  # the node is gone, not just this answer
     malformed: bool = False  # bytes came, but they are no payload
+    stalled: bool = False  # … and it took long to see that: parts of it did not come
+    mislaid: bool = False  # the network lost it: the node is here and can be asked again
 
 
 class Transport(Protocol):
@@ -27,6 +29,9 @@ class Transport(Protocol):
 
     def nodes(self) -> list[int]:
         """Nodes that are online."""
+
+    def allow(self, answer: int) -> None:
+        """Answers of up to that many bytes are expected from now on."""
 
     def send(self, messages: Sequence[tuple[int, Payload]], ttl: float) -> list[str | None]:
         """Send each payload to its node; returns message ids, None where sending failed."""

@@ -39,11 +39,13 @@ from flwr.supernode.runtime.run_clientapp import (
 from idiolect.deploy.apps import reply
 from idiolect.deploy.client import Client
 from idiolect.deploy.client_data import open_client
+from idiolect.deploy.processes import BAD_SETTINGS
 from idiolect.errors import UserError
 
 log = logging.getLogger("idiolect.client")
 
 SECONDS_BETWEEN_POLLS = 0.1  # the SuperNode is on the same machine
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"  # `idiolect client` shows the warnings
 ACQUIRE_METHODS = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
@@ -109,7 +111,7 @@ def _alive(pid: int) -> bool:
 
 def main() -> None:
     """`python -m idiolect.deploy.worker`, as `idiolect client` starts it."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     settings = json.loads(os.environ["IDIOLECT_SITE"])
@@ -118,9 +120,12 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     try:
         client = open_client(settings)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        os._exit(2)
+    except Exception as error:  # whatever is wrong with the data, starting again mends nothing
+        if not isinstance(error, UserError):
+            log.exception("the client cannot start")
+        reason = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        print(f"error: {' '.join(str(reason).split())}", file=sys.stderr, flush=True)
+        os._exit(BAD_SETTINGS)
     classes = client.data.classes
     log.info("ready: client %d, samples %s, %d classes", client.id, client.sizes, classes)
     serve(client, settings["runtime"], secret, parent)

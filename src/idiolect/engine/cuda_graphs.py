@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import gc
 import math
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -90,7 +91,8 @@ class CapturedStep:
         self.factors = torch.zeros(self.max_steps, sum(self._parts), dtype=dtype, device=device)
         self.counter = torch.zeros(1, dtype=torch.int64, device=device)
         self.stack_sizes = stack_sizes(k, steps.count)
-        self.graphs: dict[int, torch.cuda.CUDAGraph | None] = {}  # by clients in the stack
+        # By clients in the stack; None: launched kernel by kernel.
+        self.graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
 
     def _buffers(self, state: StepState) -> StepState:
         """Memory for such a state that stays where it is."""
@@ -163,13 +165,21 @@ class CapturedStep:
         for v in self.state.params.values():
             v.zero_()
         self.counter.zero_()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with _side_stream():
             self.body(k)  # libraries choose their kernels outside the capture
-            graph = _recorded(lambda: self.body(k), self._pool)
-        torch.cuda.current_stream().wait_stream(side)
-        return graph
+            try:
+                return _recorded(lambda: self.body(k), self._pool)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self._pool = None  # nor would other sizes succeed
+                reason = str(error).splitlines()[0]
+                warnings.warn(
+                    f"a step of the stack cannot be captured as a CUDA graph ({reason}); "
+                    "its kernels are launched one by one, which is slower",
+                    stacklevel=2,
+                )
+                return None
 
     def body(self, k: int) -> None:
         """The next step of the first k clients."""
@@ -204,9 +214,22 @@ def _recorded(body: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             body()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # the first error says why
+                graph.capture_end()
+            raise
+        graph.capture_end()
     return graph
+
+
+@contextmanager
+def _side_stream() -> Iterator[None]:
+    """A stream of its own, as captures need it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        yield
+    torch.cuda.current_stream().wait_stream(side)
 
 
 @contextmanager

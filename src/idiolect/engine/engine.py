@@ -11,7 +11,7 @@ Letters in the names and comments of this package:
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -23,10 +23,29 @@ from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.engine import memory
+from idiolect.engine.layers import functions
 from idiolect.engine.ranks import CPU, Ranks, by_itself
 from idiolect.engine.samples import Part, Samples, SampleWindow
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal
 from idiolect.engine.threads import ClientThreads, Nets
+from idiolect.errors import UserError
+
+
+def takes_whole_numbers(module: nn.Module, x: Tensor) -> bool:
+    """Whether the samples are whole numbers that the network can take as they are (tokens), tried;
+    otherwise it will see them as floating point."""
+    if x.dtype != torch.int64:
+        return False
+    with torch.no_grad():
+        try:
+            deepcopy(module).eval()(x[:2])
+        except RuntimeError:
+            return False
+        except IndexError:
+            raise UserError(
+                f"samples hold tokens up to {int(x.max())}, more than the model's embedding has"
+            ) from None
+    return True
 
 
 class Engine(ABC):
@@ -49,13 +68,18 @@ class Engine(ABC):
         """`keys` gives the (seed, client) that each client's randomness is keyed by, where several
         federations share the engine. `away`: samples stay in host memory until clients work on
         them."""
-        self.samples = (SampleWindow if away else Samples)(federation, device, dtype)
+        whole = federation.mean is None and takes_whole_numbers(module, federation.x)
+        self.samples = (SampleWindow if away else Samples)(federation, device, dtype, whole)
         self.device, self.dtype = device, dtype
         self.keys = keys or [(seed, i) for i in range(federation.n_clients)]
         module = deepcopy(module).to(device, dtype)
         self.net = Net(module)
         self.train_net = Net(module, training=True)
         self.nets: Nets = (self.net, self.train_net)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for net in self.nets:
+                if functions.needed(partial(self._try, net)):
+                    net.around = functions.BetterFunctions
         self.ranks = Ranks.current()
         meter = memory.CudaMeter if device.type == "cuda" else memory.Meter
         self.chunks = memory.Chunks(meter(device))
@@ -127,6 +151,13 @@ class Engine(ABC):
 
     def _sizes(self, ids: Sequence[int], part: Part) -> list[int]:
         return [len(self.samples.parts[part][i]) for i in ids]
+
+    @torch.no_grad()
+    def _try(self, net: Net) -> None:
+        """Compute two samples, whatever comes out."""
+        params = {n: v.clone() for n, v in net.module.state_dict().items()}
+        x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
+        net({n: params[n] for n in net.names}, x)
 
     # --- memory ---
 

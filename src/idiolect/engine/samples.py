@@ -23,8 +23,11 @@ class Samples:
     contents_version = 0  # changes when samples on the device are replaced by others
     storage_version = 0  # changes when `x` or `y` moves: what was captured on it is void
 
-    def __init__(self, federation: Federation, device: torch.device, dtype: torch.dtype):
-        self.device, self.dtype = device, dtype
+    def __init__(
+        self, federation: Federation, device: torch.device, dtype: torch.dtype, whole: bool = False
+    ):
+        """`whole`: the network takes the whole numbers of `x` (tokens) as they are."""
+        self.device, self.dtype, self.whole = device, dtype, whole
         self.x, self.y = self._stored(federation)
         self.labels = federation.y.numpy()
         self.classes = federation.classes
@@ -34,7 +37,7 @@ class Samples:
             "test": federation.test,
         }
         self._scale, self._shift = self._affine(federation)
-        self._prepared = False
+        self._prepared, self._gathered = False, 0
         self._train_labels: dict[int, tuple[np.ndarray, Tensor]] = {}
 
     def train_labels(self, client: int) -> tuple[np.ndarray, Tensor]:
@@ -75,18 +78,22 @@ class Samples:
 
     def inputs(self, index: Tensor) -> Tensor:
         """The samples `index` (any shape) as the network sees them."""
+        self._gathered += index.numel()
         return self._normalised(self.x[index])
 
     def _normalised(self, x: Tensor) -> Tensor:
+        if self.whole:
+            return x
         x = x.to(self.dtype)
         if self._scale is not None:
             x = x * self._scale
         return x if self._shift is None else x + self._shift
 
     def prepare(self) -> None:
-        """Before the first training: normalise all inputs once if they take little of the memory,
-        so that gathering a batch is one kernel instead of four."""
-        if self._prepared:
+        """Before training: normalise all inputs once if they take little of the memory, so that
+        gathering a batch is one kernel instead of four. On a CPU it takes as long as gathering each
+        sample once, so it waits until that many were gathered."""
+        if self._prepared or (self.device.type == "cpu" and self._gathered < len(self.x)):
             return
         self._prepared = True
         room = MAX_SHARE_FOR_NORMALISED * devices.free_memory(self.device)
@@ -95,7 +102,8 @@ class Samples:
 
     def normalise(self) -> None:
         """Replace the inputs by what `inputs` makes of them; the numbers stay the same."""
-        if self.x.dtype == self.dtype and self._scale is None and self._shift is None:
+        done = self.x.dtype == self.dtype and self._scale is None and self._shift is None
+        if self.whole or done:
             return
         x = torch.empty(self.x.shape, dtype=self.dtype, device=self.device)
         rows = ROWS_NORMALISED_AT_ONCE

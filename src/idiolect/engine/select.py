@@ -15,7 +15,7 @@ from idiolect.core.net import Net, initial_tree
 from idiolect.core.storage import KEEP
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
-from idiolect.engine.engine import Engine
+from idiolect.engine.engine import Engine, takes_whole_numbers
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.ranks import gpu_of_this_rank
 from idiolect.engine.stacked import StackedEngine
@@ -60,7 +60,10 @@ def check_batch_norm(model: nn.Module, federation: Federation, batch_size: objec
         return
     try:
         with torch.no_grad():
-            deepcopy(model).train()(federation.x[:1].to(next(model.parameters()).dtype))
+            x = federation.x[:1]
+            if not takes_whole_numbers(model, federation.x):
+                x = x.to(next(model.parameters()).dtype)
+            deepcopy(model).train()(x)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise

@@ -74,11 +74,9 @@ class StackedEngine(Engine):
 
     def _draws(self) -> bool:
         """Whether the network asks PyTorch for random numbers in training: tried."""
-        params = {n: v.clone() for n, v in self.net.module.state_dict().items()}
-        x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
         with torch.random.fork_rng([]):
             before = torch.get_rng_state()
-            self.train_net({n: params[n] for n in self.net.names}, x)
+            self._try(self.train_net)
             return not torch.equal(before, torch.get_rng_state())
 
     @torch.no_grad()

@@ -1,28 +1,36 @@
-"""Builds the network of a config, by name or by the `module:Class` of your own."""
+"""Builds the network of a config, by name or from your own `file.py:Class` or `module:Class`."""
 
 import inspect
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from idiolect.core import own_code
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
 from idiolect.models.networks import Model
 
 
-def build(section: dict[str, Any], shape: Shape, classes: int, seed: int = 0) -> nn.Module:
-    """Model of a config section: {"name": "mlp", "hidden": 32}, or {"name": "module:Class"}.
+def build(
+    section: dict[str, Any],
+    shape: Shape,
+    classes: int,
+    seed: int = 0,
+    allow_code: Collection[str] = (),
+) -> nn.Module:
+    """Model of a config section: {"name": "mlp", "hidden": 32}, or {"name": "module:Class"}, which
+    is loaded only if `allow_code` names it too: a section may come from a file of someone else.
 
     The same seed gives the same weights, whatever was drawn before.
     """
     shape, name = tuple(int(n) for n in shape), str(section.get("name"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if ":" in name:
-            model = _own(section, shape, classes)
+        if own_code.is_own(name):
+            model = _own(section, shape, classes, allow_code)
         else:
             model = Model.from_section(section).network(shape, classes)
         check_fits(model, shape, classes, f"model '{name}'")
@@ -32,7 +40,9 @@ def build(section: dict[str, Any], shape: Shape, classes: int, seed: int = 0) ->
 def resolved(section: dict[str, Any], shape: Shape) -> dict[str, Any]:
     """The section with every option filled in; without a name, the default for this shape."""
     section = {"name": default_model(shape), **section}
-    return section if ":" in str(section["name"]) else Model.from_section(section).resolved()
+    if own_code.is_own(section["name"]):
+        return {**section, "name": own_code.whole(section["name"])}
+    return Model.from_section(section).resolved()
 
 
 def default_model(shape: Shape) -> str:
@@ -48,42 +58,30 @@ def list_models() -> list[dict[str, Any]]:
     return [cls.about() for cls in Model.registry.values()]
 
 
-def _own(section: dict[str, Any], shape: Shape, classes: int) -> nn.Module:
+def _own(
+    section: dict[str, Any], shape: Shape, classes: int, allow_code: Collection[str]
+) -> nn.Module:
     """Your own class, called with your options, and with `shape` and `classes` if it takes them."""
     options = dict(section)
     name = options.pop("name")
-    make = _imported(name)
+    make = own_code.load(name, nn.Module, "model", allow_code)
     try:
         takes = inspect.signature(make).parameters
         given = {"shape": shape, "classes": classes}
-        model = make(**{k: v for k, v in given.items() if k in takes}, **options)
+        return make(**{k: v for k, v in given.items() if k in takes}, **options)
     except Exception as error:
         raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
-    if not isinstance(model, nn.Module):
-        raise UserError(f"model '{name}' is a {type(model).__name__}, not a torch nn.Module")
-    return model
-
-
-def _imported(path: str) -> Callable[..., Any]:
-    module, _, attribute = path.partition(":")
-    try:
-        made: Callable[..., Any] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"cannot import model '{path}': {_one_line(error)}; write module:Class and put the"
-            " module on PYTHONPATH"
-        ) from None
-    return made
 
 
 def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the model") -> None:
-    """The model must take two samples and give a value for each class."""
+    """The model must take two samples, as floating point or as whole numbers (tokens), and give a
+    value for each class."""
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
     was_training = model.training
     model.eval()  # so that batch norm neither needs a batch nor moves its statistics
     try:
         with torch.no_grad():
-            out = model(torch.zeros(2, *shape, dtype=dtype))
+            out = _of_two(model, shape, dtype)
     except Exception as error:
         raise UserError(
             f"{what} cannot take samples of shape {list(shape)}: {_one_line(error)}"
@@ -96,6 +94,15 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
             f"{what} gives {got} for 2 samples but the data has {classes} classes:"
             f" it must give [2, {classes}]"
         )
+
+
+def _of_two(model: nn.Module, shape: Shape, dtype: torch.dtype) -> Any:
+    try:
+        return model(torch.zeros(2, *shape, dtype=dtype))
+    except (RuntimeError, IndexError) as error:
+        with suppress(Exception):
+            return model(torch.zeros(2, *shape, dtype=torch.int64))
+        raise error
 
 
 def _one_line(error: Exception) -> str:

@@ -32,6 +32,7 @@ def render(found: Sequence[Run], form: str, title: str | None = None) -> str:
 
 
 def write(found: Sequence[Run], path: Path, form: str, title: str | None = None) -> None:
+    files.remove_drafts(path.parent, path.name)
     files.write_text(path, render(found, form, title))
 
 

@@ -1,7 +1,8 @@
 """Run directories as reports see them, finished or not."""
 
-import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from idiolect.core.text import reason
 from idiolect.errors import UserError
+from idiolect.report import run_files
 from idiolect.runs.directory import read_config, read_events
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.recorder import summarise
@@ -40,7 +43,8 @@ class Run:
     def matrices(self) -> dict[str, dict[int, torch.Tensor]]:
         """What the method logged: name -> round -> tensor."""
         log = MatrixLog(self.path)
-        log.load()
+        with _sound(log.path):
+            log.load()
         found: dict[str, dict[int, torch.Tensor]] = {}
         for number, logs in log.rounds.items():
             for name, value in logs.items():
@@ -53,14 +57,36 @@ def load(path: Path | str) -> Run:
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist; runs are directories that `idiolect run` wrote")
-    config = read_config(path)
-    log = ClientLog(path)
-    log.load()
-    events = read_events(path)
-    table = log.table()
+    if not path.is_dir():
+        raise UserError(f"{path} is a file; runs are directories that `idiolect run` wrote")
+    config = run_files.plain_config(read_config(path), path / "config.yaml")
+    with _sound(path / "events.jsonl"):
+        events = run_files.plain_events(read_events(path), path / "events.jsonl")
+    with _sound(path / "clients.parquet"):
+        log = ClientLog(path)
+        log.load()
+        table = run_files.plain_table(log.table(), path / "clients.parquet")
     finished = (path / "summary.json").exists()
-    summary = _json(path / "summary.json") if finished else summarise(config, table, events)
-    return Run(path, config, _json(path / "env.json"), events, table, summary, finished)
+    summary = run_files.read_json(path / "summary.json")
+    if finished:
+        summary = run_files.checked_summary(summary, len(events), table, path / "summary.json")
+    else:
+        summary = summarise(config, table, events)
+    env = run_files.read_json(path / "env.json")
+    return Run(path, config, env, events, table, summary, finished)
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """Libraries have many kinds of errors for a damaged file, all of which mean the same here."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or reason(error)}") from None
+    except Exception as error:
+        raise UserError(f"{path} is damaged: {reason(error)}") from None
 
 
 def find(paths: Sequence[Path]) -> list[Run]:
@@ -74,13 +100,10 @@ def find(paths: Sequence[Path]) -> list[Run]:
             found += inside
         else:
             found.append(path)
-    return [load(path) for path in found]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, OSError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    seen: dict[Path, Path] = {}
+    for path in found:
+        place = path.resolve()
+        if first := seen.get(place):
+            warnings.warn(f"{path} is the same run as {first}: it is counted once", stacklevel=2)
+        seen.setdefault(place, path)
+    return [load(path) for path in seen.values()]

@@ -10,13 +10,16 @@ function scale() {
     : [[0, "#f4f7fb"], [0.5, "#6f9fe0"], [1, "#123a78"]];
 }
 
-function painted(value) {
+const COLOURS = ["color", "fillcolor", "colorscale"];  // elsewhere a `$3` is somebody's name
+
+function painted(value, key) {
   if (Array.isArray(value)) {
-    return typeof value[0] === "number" ? value : value.map(painted);
+    return typeof value[0] === "number" ? value : value.map((part) => painted(part, key));
   }
   if (value && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, painted(part)]));
+    return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, painted(part, name)]));
   }
+  if (!COLOURS.includes(key)) return value;
   if (value === "$scale") return scale();
   if (value === "$axis") return css("--soft");
   const colour = typeof value === "string" && value.match(/^\$(\d)(?:@([\d.]+))?$/);

@@ -2,12 +2,15 @@
 
 import json
 import time
+from base64 import b64encode
 from collections.abc import Sequence
-from html import escape
+from hashlib import sha256
+from html import escape as escape_html
 from importlib.resources import files
 from string import Template
 from typing import Any
 
+from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.report import plots
 from idiolect.report.load import Run
@@ -61,15 +64,43 @@ def page(found: Sequence[Run], title: str | None = None) -> str:
         _matrices(figures, sets),
         _settings(found),
     ]
-    data = json.dumps(figures, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    style, script = _text("page.css"), _text("page.js")
     return Template(_text("page.html")).substitute(
         title=escape(title),
-        style=_text("page.css"),
+        policy=_policy(scripts=(plotly, script), style=style),
+        style=style,
         body="\n".join(body),
-        plotly=plotly.replace("</script", "<\\/script"),
-        figures=data,
-        script=_text("page.js"),
+        plotly=plotly,
+        figures=_inert(figures),
+        script=script,
     )
+
+
+def _inert(figures: list[dict[str, Any]]) -> str:
+    """JSON that cannot end, or comment out, the script element it lies in."""
+    text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(scripts: Sequence[str], style: str) -> str:
+    """The Content-Security-Policy of the page: its own two scripts run, nothing is fetched or sent.
+    Plotly adds an empty style element, which it fills by rule, and style attributes."""
+    runs = " ".join(map(_hash, scripts))
+    looks = " ".join(map(_hash, (style, "")))
+    return (
+        f"default-src 'none'; script-src {runs}; style-src 'unsafe-inline'; "
+        f"style-src-elem {looks}; "
+        "style-src-attr 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def escape(text: str) -> str:
+    """Text from a run's files as HTML; line breaks stay, other control characters are shown."""
+    return escape_html("\n".join(map(one_line, text.split("\n"))))
 
 
 def _plotly() -> str:
@@ -79,7 +110,9 @@ def _plotly() -> str:
         raise UserError(
             "the HTML report needs plotly, which is not installed: pip install plotly"
         ) from None
-    return str(get_plotlyjs())
+    # Browsers read every line end as one; the policy's hash is of what they read.
+    script = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+    return script.replace("</script", "<\\/script")
 
 
 def _text(name: str) -> str:
@@ -114,7 +147,7 @@ def _unfinished(found: Sequence[Run]) -> str:
     if not late:
         return ""
     items = [
-        f"{escape(run.path.name)} (round {run.summary['rounds']} of {run.config['rounds']})"
+        escape(f"{run.path.name} (round {run.summary['rounds']} of {run.config['rounds']})")
         for run in late
     ]
     return f'<p class="notice">Not finished yet: {", ".join(items)}.</p>'

@@ -114,12 +114,15 @@ def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
     numbers = sorted(values)
     arrays = {number: values[number].double().numpy() for number in numbers}
     last = arrays[numbers[-1]]
+    if last.size == 0:
+        return None
     if last.ndim == 2 and min(last.shape) > 1:
         shown, note = last, f"round {numbers[-1]}; rows and columns are clients"
         titles = ("client", "client")
     elif last.size == 1:
-        y = [float(arrays[number].reshape(-1)[0]) for number in numbers]
-        return _figure([_line(None, numbers, y)], "round", "", "x unified"), "over rounds"
+        same = [number for number in numbers if arrays[number].size == 1]
+        y = [_rounded(arrays[number].reshape(-1)[0]) for number in same]
+        return _figure([_line(None, same, y)], "round", "", "x unified"), "over rounds"
     elif last.ndim <= 2:
         same = [number for number in numbers if arrays[number].size == last.size]
         shown = np.stack([arrays[number].reshape(-1) for number in same], axis=1)
@@ -156,7 +159,7 @@ def _curve(group: Group, key: str, stat: str) -> tuple[list[int], list[float]]:
 def _line(
     group: Group | None,
     x: Sequence[float],
-    y: Sequence[float],
+    y: Sequence[float | None],
     width: float = 2,
     band: bool = False,
     **more: Any,
@@ -185,8 +188,8 @@ def _figure(data: list[Figure], x: str, y: str, hover: str = "closest") -> Figur
 
 
 def _plain(text: str) -> str:
-    """Plotly reads a little HTML in names."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    """Plotly reads a little HTML in names, and fields in braces in its notes."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "%&#123;")
 
 
 def _smaller(values: np.ndarray) -> np.ndarray:

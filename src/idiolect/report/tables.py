@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.text import one_line
 from idiolect.report.load import Run
 from idiolect.runs import config as settings
 from idiolect.simulation import metrics
@@ -28,6 +29,16 @@ COLUMNS = (
     ("mb_down", "MB down", ""),
     ("seconds_per_round", "s/round", "evaluation included"),
 )
+
+# What names from elsewhere must not do in a document, a table of a program or on a page
+MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*[]|~$"} | {"<": "&lt;", "&": "&amp;"})
+LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "%_&#{}"}
+    | {"$": r"\textdollar{}", "\\": r"\textbackslash{}", "^": r"\textasciicircum{}"}
+    | {"~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}"}
+    | {"±": r"$\pm$", "–": "--", '"': r"\textquotedbl{}"}
+)
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 LABELLED = 3  # settings written out in a row's label
 
@@ -72,10 +83,10 @@ def _label(run: Run, others: Sequence[Run]) -> str:
     alike = [one for one in others if one.method == run.method]
     varied = settings.differences([one.config for one in alike])
     if len(varied) > LABELLED:
-        return f"{run.method} ({run.path.name})"
+        return one_line(f"{run.method} ({run.path.name})")
     at = alike.index(run)
     values = [f"{key.removeprefix('method.')}={v[at]}" for key, v in varied.items()]
-    return " ".join([run.method, *values])
+    return one_line(" ".join([run.method, *values]))
 
 
 def reference(run: Run, found: Sequence[Run]) -> Run | None:
@@ -85,7 +96,8 @@ def reference(run: Run, found: Sequence[Run]) -> Run | None:
         return None
 
     def in_common(other: Run) -> int:
-        return len(other.config["method"].items() & run.config["method"].items())
+        mine = run.config["method"]
+        return sum(key in mine and mine[key] == v for key, v in other.config["method"].items())
 
     def same_clients(other: Run) -> bool:
         return all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
@@ -147,16 +159,15 @@ def cells(row: Row) -> list[str]:
 def markdown(table: Sequence[Row]) -> str:
     headings = [heading for _, heading, _ in COLUMNS]
     lines = [headings, ["---"] + ["--:"] * (len(headings) - 1), *map(cells, table)]
-    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    escaped = [[cell.translate(MARKDOWN) for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def latex(table: Sequence[Row]) -> str:
     """A booktabs table."""
-    special = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "±": r"$\pm$", "–": "--"})
     headings = [heading for _, heading, _ in COLUMNS]
-    lines = [" & ".join(cell.translate(special) for cell in cells(row)) + r" \\" for row in table]
-    head = " & ".join(heading.translate(special) for heading in headings) + r" \\"
+    lines = [" & ".join(cell.translate(LATEX) for cell in cells(row)) + r" \\" for row in table]
+    head = " & ".join(heading.translate(LATEX) for heading in headings) + r" \\"
     columns = "l" + "r" * (len(headings) - 1)
     above = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
     return "\n".join([*above, *lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -168,7 +179,10 @@ def as_csv(table: Sequence[Row]) -> str:
     writer = csv.DictWriter(text, fieldnames=list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
     for row in table:
-        writer.writerow({**row, "seeds": " ".join(map(str, row["seeds"]))})
+        name = row["method"]
+        # A spreadsheet would compute a name that begins like a formula.
+        safe = f"'{name}" if name.lstrip().startswith(FORMULA) else name
+        writer.writerow({**row, "method": safe, "seeds": " ".join(map(str, row["seeds"]))})
     return text.getvalue()
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import warnings
-from functools import lru_cache
+from collections.abc import Callable, Collection
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from idiolect.core import own_code
 from idiolect.core.fields import make
-from idiolect.runs.config import RunConfig
+from idiolect.runs.config import RunConfig, own_model
 
 if TYPE_CHECKING:
     from idiolect.data import Federation
     from idiolect.simulation.simulation import Simulation
 
 
-def build(config: dict[str, Any]) -> Simulation:
+def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulation:
     """Build method, federation, model and schedule; each raises a UserError for settings it does
-    not know."""
+    not know. Own code that the config names is loaded only if `allow_code` names it too."""
     from idiolect import methods, models
     from idiolect.data import splits
     from idiolect.simulation.simulate import prepare
@@ -28,8 +30,19 @@ def build(config: dict[str, Any]) -> Simulation:
         warnings.warn(line, stacklevel=2)
     federation = load_federation(config)
     section = {"name": models.default_model(federation.shape), **run.model}
-    model = models.build(section, federation.shape, federation.classes, run.seed)
+    model = models.build(section, federation.shape, federation.classes, run.seed, allow_code)
     return prepare(method, federation, model, run)
+
+
+def builder(
+    config: dict[str, Any], allowed: Collection[str], source: Any
+) -> Callable[[dict[str, Any]], Simulation]:
+    """`build` for configs that name the model this one names. Own code that was not allowed is
+    refused now, before anything is read or written; `source` is what names it."""
+    name = own_model(config)
+    if name is not None:
+        own_code.require(name, allowed, f"model.name of {source}")
+    return partial(build, allow_code=allowed)
 
 
 def load_federation(config: dict[str, Any]) -> Federation:

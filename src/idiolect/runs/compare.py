@@ -53,10 +53,15 @@ def plans(
     made = []
     for seed in seeds:
         for name, point in todo:
+            swept = [f"method.{key}={value}" for key, value in point.items()]
+            told = _meant_for(name, known, sets)
+            for item in told:
+                if item.partition("=")[0] in {f"method.{key}" for key in point}:
+                    raise UserError(
+                        f"--sweep and --set {item} contradict each other for {name}; give one"
+                    )
             config = settings.resolve(
-                file,
-                {**flags, "method": {"name": name}, "seed": seed},
-                [*_meant_for(name, known, sets), *(f"method.{k}={v}" for k, v in point.items())],
+                file, {**flags, "method": {"name": name}, "seed": seed}, [*told, *swept]
             )
             values = [f"{key}{config['method'][key]}" for key in point]
             made.append(Plan(config, out / "-".join([name, *values, f"seed{seed}"])))
@@ -92,6 +97,22 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
+def seeds_of(
+    text: str, file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
+) -> list[int]:
+    """The seeds of `--seeds`, else the one that a flag, `--set` or the settings file gives."""
+    layers = [flags, *map(settings.parse_set, sets)]
+    told = [layer["seed"] for layer in layers if "seed" in layer]
+    if not text:
+        file_says = {} if file is None or told else settings.read_yaml(file)
+        return told[:1] or [file_says.get("seed", settings.RunConfig().seed)]
+    seeds = parse_seeds(text)
+    for seed in told:
+        if seeds != [seed]:
+            raise UserError(f"--seeds {text} and seed {seed} contradict each other; give --seeds")
+    return seeds
+
+
 def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[dict[str, str]]:
     """The combinations of values swept for this method: one empty one if there are none."""
     axes: dict[str, list[str]] = {}
@@ -116,17 +137,24 @@ def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[d
 
 def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[str]:
     """Settings for all methods, and those for this one, as `method.key=value`. A hyperparameter
-    that only some of the compared methods have is for those."""
-    kept = []
+    that only some of the compared methods have is for those. What is said for this method alone
+    comes instead of what is said for all."""
+    kept, own = [], []
     for item in sets:
         first, dot, rest = item.partition(".")
         if dot and first in REGISTRY:
+            if first not in compared:
+                raise UserError(
+                    f"--set {item}: {first} is not compared; name it among the methods or leave "
+                    "the setting out"
+                )
             if first == name:
-                kept.append(f"method.{rest}")
+                own.append(f"method.{rest}")
             continue
         key = rest.partition("=")[0]
         has = [other for other in compared if key in REGISTRY[other].__dataclass_fields__]
         if first == "method" and has and name not in has:
             continue
         kept.append(item)
-    return kept
+    keys = {item.partition("=")[0] for item in own}
+    return [item for item in kept if item.partition("=")[0] not in keys] + own

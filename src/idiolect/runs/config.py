@@ -7,16 +7,15 @@ A resolved config is a plain dict with every setting written out, as in `config.
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from idiolect.core.fields import Checked, hints, hyper, make, members
+from idiolect.core.own_code import is_own
 from idiolect.errors import UserError, did_you_mean
+from idiolect.runs import strict_yaml
 from idiolect.simulation.schedule import Clock
 from idiolect.simulation.settings import SimulationOptions
 
@@ -31,7 +30,7 @@ class RunConfig(SimulationOptions):
     method: dict = hyper({}, "method (idiolect list methods)")
     data: dict = hyper({"name": "digits"}, "dataset (idiolect list datasets)")
     split: dict = hyper({"name": "dirichlet"}, "how the data is split over clients")
-    model: dict = hyper({}, "network, or your own module:Class; by dataset if not given")
+    model: dict = hyper({}, "network, or your own file.py:Class; by dataset if not given")
     checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
 
     def __post_init__(self) -> None:
@@ -49,41 +48,77 @@ class RunConfig(SimulationOptions):
 
 
 SECTIONS = ("method", "data", "split", "model")
+SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.count"}
 SETTINGS = tuple(RunConfig().as_dict())
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-3 as a string; people mean a number."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
 
 
 def resolve(
     file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
 ) -> Config:
-    """Defaults < file < flags < sets, checked and complete."""
-    config = RunConfig().as_dict()
-    if file is not None:
-        _merge(config, read_yaml(file))
-    _merge(config, flags or {})
-    for item in sets:
-        _merge(config, parse_set(item))
-    return complete(config)
+    """Defaults < file < flags and sets, checked and complete."""
+    flags = flags or {}
+    _refuse_contradictions(flags, sets)
+    below = {} if file is None else read_yaml(file)
+    above = [flags, *map(parse_set, sets)]
+    try:
+        return resolve_layers([below, *above])
+    except UserError as error:
+        if below and _mistake(below, *map(_names, above)) == str(error):
+            raise UserError(f"{file}: {error}") from None
+        raise
+
+
+def resolve_layers(layers: Iterable[Mapping[str, Any]]) -> Config:
+    """Defaults below all layers, each over those before it, checked and complete."""
+    return complete(_layered(*layers))
+
+
+def check(config: Config, file: Path) -> None:
+    """Refuse a resolved config that was damaged since it was written to `file`."""
+    for key in SETTINGS:
+        if key not in config and key != "keep":  # which older configs do not have
+            raise UserError(f"{file} lacks '{key}'; put it back")
+    if mistake := _mistake(config):
+        raise UserError(f"{file}: {mistake}")
+
+
+def _layered(*layers: Mapping[str, Any]) -> Config:
+    """The layers over the defaults; options without a name are for what is chosen in the end."""
+    default = RunConfig().as_dict()
+    config = {**default, **{section: {} for section in SECTIONS}}
+    for layer in layers:
+        _merge(config, layer)
+    return config | {section: {**default[section], **config[section]} for section in SECTIONS}
+
+
+def _mistake(*layers: Mapping[str, Any]) -> str:
+    """The error of these layers, if they have one."""
+    try:
+        complete(_layered(*layers))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _names(layer: Mapping[str, Any]) -> Config:
+    """Of a layer only what it chooses by name."""
+    sections = {key: layer[key] for key in SECTIONS if key in layer}
+    named = {key: one["name"] if isinstance(one, Mapping) and "name" in one else one
+             for key, one in sections.items()}  # fmt: skip
+    return {key: name for key, name in named.items() if isinstance(name, str)}
 
 
 def read_yaml(path: Path) -> Config:
     """Settings from a YAML file, such as the config.yaml of a run."""
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        with path.open(encoding="utf-8") as file:
+            loaded = strict_yaml.load(file.read(strict_yaml.MAX_CHARACTERS + 1))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not valid YAML: it is not text in UTF-8") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path} must hold `key: value` lines such as `rounds: 50`")
     return loaded
@@ -96,12 +131,25 @@ def parse_set(item: str) -> Config:
     if not equals or not all(keys):
         raise UserError(f"--set takes key=value such as method.lr=0.05, got '{item}'")
     try:
-        value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
-        raise UserError(f"--set {path}: '{text}' is not a YAML value") from None
+        value = strict_yaml.load(text)
+    except ValueError as error:
+        raise UserError(f"--set {path}: '{text}' is not a YAML value: {error}") from None
     for key in reversed(keys):
         value = {key: value}
     return dict(value)
+
+
+def own_model(config: Mapping[str, Any]) -> str | None:
+    """The own code that settings name, if any."""
+    section = config.get("model")
+    name = section.get("name") if isinstance(section, Mapping) else section
+    return name if isinstance(name, str) and is_own(name) else None
+
+
+def code_named(flags: Mapping[str, Any], sets: Sequence[str]) -> set[str]:
+    """Own code that the command line itself names, which is permission to run it."""
+    named = (own_model(layer) for layer in (flags, *map(parse_set, sets)))
+    return {name for name in named if name is not None}
 
 
 def complete(config: Mapping[str, Any]) -> Config:
@@ -125,14 +173,24 @@ def digest(config: Config) -> str:
     what = {key: value for key, value in config.items() if key != "keep"}
     if not what.get("measure"):  # so that runs made before it existed stay the same
         what.pop("measure", None)
-    if what.get("clock"):  # `window: 2` and `window: 2.0` are the same clock
+    if isinstance(what.get("clock"), Mapping):  # `window: 2` and `window: 2.0` are the same clock
         what["clock"] = Clock.of(what["clock"]).as_dict()
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings in which a run's config differs from what it began with, with both values."""
+    if digest(dict(was)) == digest(dict(now)):
+        return {}
+    before, after = _flat(was), _flat(now)
+    keys = dict.fromkeys([*before, *after])
+    both = {k: (before.get(k, "missing"), after.get(k, "missing")) for k in keys if k != "keep"}
+    return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+
+
 def dump(config: Config) -> str:
     """The text of config.yaml."""
-    return yaml.safe_dump(config, sort_keys=False, default_flow_style=None, allow_unicode=True)
+    return strict_yaml.dump(config)
 
 
 def label(*configs: Config) -> str:
@@ -155,7 +213,7 @@ def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Config:
     out: Config = {}
     for key, value in config.items():
-        inner = isinstance(value, Mapping)
+        inner = isinstance(value, Mapping) and bool(value)
         out |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return out
 
@@ -175,6 +233,21 @@ def section_type(name: str) -> type[Checked] | None:
     return None
 
 
+def _refuse_contradictions(flags: Mapping[str, Any], sets: Sequence[str]) -> None:
+    """The command line says everything once: of two values nobody knows which one is meant."""
+    given: dict[str, tuple[str, str]] = {}
+    layers = [(f"--set {item}", parse_set(item)) for item in sets]
+    for how, layer in [("", flags), *layers]:
+        for key, value in _flat(layer).items():
+            # `--seed 1` is the key `seed`, `--model m` is `model.name`, `--stragglers 2` a count.
+            key = f"{key}.name" if key in SECTIONS else SHORT_FORMS.get(key, key)
+            option = key.removesuffix(".name").rpartition(".")[2].replace("_", "-")
+            said = how or (f"{option} {value}" if option == "method" else f"--{option} {value}")
+            first, before = given.setdefault(key, (str(value), said))
+            if first != str(value):
+                raise UserError(f"{before} and {said} contradict each other; give one of them")
+
+
 def _merge(config: Config, layer: Mapping[str, Any]) -> None:
     """Put a layer of settings over the config; keys of a section are put over its keys."""
     for key, value in layer.items():
@@ -184,7 +257,8 @@ def _merge(config: Config, layer: Mapping[str, Any]) -> None:
             section = {"name": value} if isinstance(value, str) else value
             if not isinstance(section, Mapping):
                 raise UserError(f"{key} must be a name or a section with keys, got {value!r}")
-            renamed = section.get("name", config[key].get("name")) != config[key].get("name")
+            before = config[key].get("name")
+            renamed = before is not None and section.get("name", before) != before
             # Options of one split or method mean nothing to another.
             config[key] = dict(section) if renamed else {**config[key], **section}
         elif isinstance(value, Mapping):

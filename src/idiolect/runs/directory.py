@@ -4,15 +4,20 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from idiolect.core import files
 from idiolect.errors import UserError
+from idiolect.runs.checkpoint import NOTHING_YET, rounds
 from idiolect.runs.config import Config, digest, read_yaml
 
 FILES = ("config.yaml", "env.json", "events.jsonl", "clients.parquet", "matrices.safetensors",
          "checkpoint", "models", "summary.json")  # fmt: skip
+FOLDERS = ("checkpoint", "models")
+PARTS = ("clients.part-*.parquet", "matrices.part-*.safetensors")
 DISK_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 State = Literal["new", "unfinished", "finished"]
@@ -24,31 +29,84 @@ def state(out: Path, config: Config | None) -> State:
         return "new"
     if not out.is_dir():
         raise UserError(f"{out} is a file; choose another --out")
+    _check_kinds(out)
     if not (out / "config.yaml").exists():
         alien = [name for name in FILES if (out / name).exists()]
-        if alien:
-            raise UserError(f"{out} holds {alien[0]} but no config.yaml; choose another --out")
+        if alien and not is_not_begun(out):
+            raise UserError(f"{out} holds {alien[-1]} but no config.yaml; choose another --out")
         return "new"
     if config is not None and digest(read_config(out)) != digest(config):
         raise UserError(f"{out} holds another run (its config.yaml differs); choose another --out")
     return "finished" if (out / "summary.json").exists() else "unfinished"
 
 
+def is_not_begun(out: Path) -> bool:
+    """Whether a run was stopped while its folder was made: it has what is written before
+    config.yaml, and nothing that a round left."""
+    later = [name for name in FILES if name not in ("env.json", "checkpoint")]
+    if any((out / name).exists() for name in later) or rounds(out / "checkpoint") > [NOTHING_YET]:
+        return False
+    try:
+        return "idiolect" in json.loads((out / "env.json").read_bytes())["packages"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _check_kinds(out: Path) -> None:
+    """A run writes and deletes only files and folders of its own: never through a link."""
+    for name in (*FILES, ".lock"):
+        wanted = "a folder" if name in FOLDERS else "a file"
+        if (found := files.kind(out / name)) not in (None, wanted):
+            raise UserError(
+                f"{out / name} is {found}, not {wanted} of the run; nothing was changed: move it "
+                "away or choose another --out"
+            )
+
+
+def put_aside(out: Path) -> Path:
+    """Move everything a run recorded into a folder of its own; config.yaml stays."""
+    names = [name for name in FILES if name != "config.yaml"]
+    parts = [path.name for pattern in PARTS for path in out.glob(pattern)]
+    numbers = (out / f"earlier-{number}" for number in count(1))
+    aside = next(path for path in numbers if files.kind(path) is None)
+    aside.mkdir()
+    # The checkpoints go last: rounds that have none are refused, whatever else is missing.
+    for name in sorted([*names, *parts], key=lambda name: name == "checkpoint"):
+        if files.kind(out / name) is not None:
+            os.rename(out / name, aside / name)
+    files.sync_folder(aside)
+    files.sync_folder(out)
+    return aside
+
+
 def read_config(out: Path) -> Config:
     if not (out / "config.yaml").is_file():
+        if out.is_dir() and is_not_begun(out):
+            raise UserError(
+                f"{out} was not begun: it was stopped before its first round; give the command "
+                "that started it again"
+            )
         raise UserError(f"{out} is not a run: it has no config.yaml")
     return read_yaml(out / "config.yaml")
 
 
 def read_events(out: Path) -> list[dict[str, Any]]:
-    """The rounds so far; a line cut short by a kill does not count."""
-    events = []
-    with suppress(FileNotFoundError):
-        for line in (out / "events.jsonl").read_text(encoding="utf-8").splitlines():
-            try:
-                events.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+    """The rounds so far; a line cut short by a kill does not count, nor does what follows it."""
+    events: list[dict[str, Any]] = []
+    try:
+        lines = (out / "events.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return events
+    except OSError as error:
+        raise UserError(f"cannot read {out / 'events.jsonl'}: {error.strerror}") from None
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(event, dict) or not isinstance(event.get("round"), int):
+            break
+        events.append(event)
     return events
 
 
@@ -88,14 +146,17 @@ def locked(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def disk_errors(out: Path) -> Iterator[None]:
+def disk_errors(*outs: Path) -> Iterator[None]:
     """A full or failing disk is one line; the last checkpoint is never touched by it."""
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_FAILURES:
             raise
+        begun = len(outs) == 1 and (outs[0] / "config.yaml").exists()
+        how = f"`idiolect resume {outs[0]}`" if begun else "the same command"
+        place = outs[0] if len(outs) == 1 else outs[0].parent
         raise UserError(
-            f"cannot write to {out}: {os.strerror(error.errno)}; free some space, then "
-            f"`idiolect resume {out}` continues from the last checkpoint"
+            f"cannot write to {place}: {os.strerror(error.errno)}; free some space, then {how} "
+            "continues from the last checkpoint"
         ) from None

@@ -12,7 +12,9 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from idiolect.data.federation import PARTS
 from idiolect.engine.ranks import Ranks
 
 PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-learn")
@@ -21,7 +23,7 @@ PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-lear
 def describe(config: Mapping[str, Any], sim: Any = None) -> dict[str, Any]:
     """Versions, machine, commit, command line, and fingerprints of the files a run starts from."""
     device = str(getattr(sim, "device", config["device"]))
-    return machine(device) | {"inputs": fingerprints(config)}
+    return machine(device) | {"inputs": fingerprints(config, sim)}
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -51,9 +53,11 @@ def same_threads(env: Path) -> None:
         torch.set_num_threads(int(json.loads(env.read_text(encoding="utf-8"))["threads"]))
 
 
-def fingerprints(config: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 of the files named in the config; resume must meet the same ones."""
-    found = {}
+def fingerprints(config: Mapping[str, Any], sim: Any = None) -> dict[str, str]:
+    """SHA-256 of the clients' data and of the files named in the config; resume must meet the same
+    ones."""
+    federation = getattr(sim, "federation", None)  # the sites of a real federation keep theirs
+    found = {} if federation is None else {"data": _data_digest(federation)}
     for name in ("init", "schedule"):
         if config[name] is not None:
             path, digest = Path(config[name]), hashlib.sha256()
@@ -62,6 +66,23 @@ def fingerprints(config: Mapping[str, Any]) -> dict[str, str]:
                 digest.update(file.name.encode() + file.read_bytes())
             found[name] = digest.hexdigest()
     return found
+
+
+_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # the runs of a comparison share data
+
+
+def _data_digest(federation: Any) -> str:
+    """SHA-256 of all samples, and of who holds which."""
+    if federation not in _digests:
+        digest = hashlib.sha256(
+            repr((federation.classes, federation.mean, federation.std)).encode()
+        )
+        rows = (one for part in PARTS for one in getattr(federation, part))
+        for tensor in (federation.x, federation.y, *rows):
+            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.contiguous().numpy().data)
+        _digests[federation] = digest.hexdigest()
+    return _digests[federation]
 
 
 def commit() -> str | None:
@@ -78,13 +99,26 @@ def commit() -> str | None:
 def revision(place: Path) -> str | None:
     """Git commit of the checkout that holds `place`; `+` when files were changed since."""
     head = _git(place, "rev-parse", "HEAD")
-    return head + ("+" if _git(place, "status", "--porcelain", "-uno") else "") if head else None
+    if not head or _names_programs(place):
+        return head or None
+    changed = _git(place, "status", "--porcelain", "-uno", "--ignore-submodules=all")
+    return head + ("+" if changed else "")
+
+
+def _names_programs(place: Path) -> bool:
+    """Whether a checkout has programs of its own that `git status` would run: the folder a command
+    is called in may come from anyone."""
+    words = ("--includes", "--get-regexp", r"^(core\.fsmonitor|filter\.)")
+    return any(_git(place, "config", scope, *words) for scope in ("--local", "--worktree"))
 
 
 def _git(place: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(place), *arguments], capture_output=True, text=True, timeout=5
+            ["git", "-C", str(place), "-c", "core.hooksPath=/dev/null", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=5,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -8,13 +8,14 @@ from typing import Any
 
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
-from idiolect.runs import directory
+from idiolect.runs import directory, seal
 from idiolect.runs.build import build as from_config
-from idiolect.runs.config import Config, label
+from idiolect.runs.config import Config, digest, label
 from idiolect.runs.environment import same_threads
 from idiolect.runs.interruption import Interrupted, stop_requests
 from idiolect.runs.progress import Progress
 from idiolect.runs.recorder import Follower, Recorder
+from idiolect.runs.resumption import restore
 
 Builder = Callable[[Config], Any]
 
@@ -25,9 +26,11 @@ def execute(
     resume: bool = False,
     progress: Progress | None = None,
     build: Builder | None = None,
+    from_start: bool = False,
 ) -> dict[str, Any]:
-    """Run a resolved config into `out`, or continue there; returns the summary."""
-    return execute_together([config], [out], resume, progress, build)[0]
+    """Run a resolved config into `out`, or continue there; returns the summary. `from_start`: what
+    an unfinished run recorded is put aside, and it begins at round 0."""
+    return execute_together([config], [out], resume, progress, build, from_start)[0]
 
 
 def execute_together(
@@ -36,6 +39,7 @@ def execute_together(
     resume: bool = False,
     progress: Progress | None = None,
     build: Builder | None = None,
+    from_start: bool = False,
 ) -> list[dict[str, Any]]:
     """Seeds and settings of one method, each into its own directory, in one stack where they can
     be."""
@@ -50,34 +54,30 @@ def execute_together(
         if ranks.first:
             directory.check_writable(folder)
         if found == "unfinished":
+            seal.check(folder, config, progress.note)
             same_threads(folder / "env.json")
         todo.append((config, folder))
     if todo:
-        _run([(config, folder, build(config)) for config, folder in todo], resume, progress)
+        built = [(config, folder, build(config)) for config, folder in todo]
+        _run(built, resume, progress, from_start)
     return [ranks.agree(directory.read_summary, Path(folder)) for folder in outs]
 
 
-def _run(todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progress) -> None:
+def _run(
+    todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progress, from_start: bool
+) -> None:
     ranks = Ranks.current()
     with ExitStack() as guards:
+        if ranks.first:
+            guards.enter_context(directory.disk_errors(*(out for _, out, _ in todo)))
         for _, out, _ in todo if ranks.first else ():
-            guards.enter_context(directory.disk_errors(out))
             guards.enter_context(directory.locked(out))
         stop = guards.enter_context(stop_requests())
-        recorders: list[Recorder] = []
-        for config, out, sim in todo:
-            # Another process may have come first while the data was loading.
-            found = ranks.agree(directory.state, out, config)
-            _refuse(out, found, resume)
-            kind = Recorder if ranks.first else Follower
-            run = kind(config, out, sim, progress if not recorders else Progress())
-            run.open(fresh=found == "new")
-            if ranks.agree(lambda run: run.saved, run) != run.saved:
-                raise UserError(f"{out}: its checkpoint is not what the first process reads there")
-            recorders.append(run)
+        recorders = _opened(todo, resume, progress, from_start)
         for group in _stacks(recorders):
             lead = group[0]
-            lead.progress = progress
+            for run in group[1:]:
+                run.progress = Progress()  # shows no rounds
             sent = sum(event["bytes_up"] + event["bytes_down"] for event in lead.events)
             name = label(*(run.config for run in group))
             progress.start(name, max(lead.round, 0), lead.config["rounds"], sent)
@@ -85,27 +85,62 @@ def _run(todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progr
                 _rounds(group, stop)
             except KeyboardInterrupt:
                 raise Interrupted(
-                    f"stopped at once; `idiolect resume {lead.out}` continues after round "
-                    f"{lead.saved or 0}"
+                    f"stopped at once; {_go_on(group)} continues after round {lead.saved or 0}"
                 ) from None
             finally:
                 progress.close()
 
 
+def _opened(
+    todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progress, from_start: bool
+) -> list[Recorder]:
+    """A recorder per run. All that is there is read and checked before anything is written."""
+    ranks = Ranks.current()
+    kind = Recorder if ranks.first else Follower
+    runs: dict[str, list[Recorder]] = {"new": [], "unfinished": []}
+    opened: list[Recorder] = []
+    for config, out, sim in todo:
+        # Another process may have come first while the data was loading.
+        found = ranks.agree(directory.state, out, config)
+        _refuse(out, found, resume)
+        if found == "unfinished" and from_start and ranks.first:
+            progress.note(f"what {out} recorded so far is in {directory.put_aside(out)}")
+        run: Recorder = kind(config, out, sim, progress)
+        runs[found].append(run)
+        opened.append(run)
+    ranks.any(False)  # nobody reads what the first rank still puts aside
+    restore(runs["unfinished"])
+    for run in runs["unfinished"]:
+        if ranks.agree(lambda run: run.saved, run) != run.saved:
+            raise UserError(f"{run.out}: its checkpoint is not what the first process reads there")
+    ranks.any(False)  # nor cuts what another has yet to read
+    for run in runs["new"]:
+        run.begin()
+    for run in runs["unfinished"]:
+        run.cut()
+    return opened
+
+
 def _stacks(recorders: list[Recorder]) -> list[list[Recorder]]:
-    """Runs that take their rounds together, as far as they can."""
+    """Runs that take their rounds together, as far as they can: those of one stack again, in the
+    order they had."""
     if len(recorders) == 1:
         return [recorders]
     from idiolect.simulation.side_by_side import Sweep
 
     stacks: dict[Any, list[Recorder]] = {}
     for run in recorders:
-        stacks.setdefault((run.round, Sweep.kind(run.sim)), []).append(run)
+        stacks.setdefault((run.round, run.stack, Sweep.kind(run.sim)), []).append(run)
+    for (_, before, _), group in stacks.items():
+        if before:
+            group.sort(key=lambda run: before.index(digest(run.config)))
     return list(stacks.values())
 
 
 def _rounds(group: list[Recorder], stop: Event) -> None:
     lead, ranks = group[0], Ranks.current()
+    for run in group:
+        run.stack = tuple(digest(member.config) for member in group)
     total, every = lead.config["rounds"], lead.config["checkpoint_every"]
     start, step = _steppers(group)
     if lead.round < 0:
@@ -117,8 +152,8 @@ def _rounds(group: list[Recorder], stop: Event) -> None:
                 run.checkpoint()
             ranks.any(True)  # torchrun ends the others when one leaves: not before all is saved
             raise Interrupted(
-                f"stopped after round {lead.round} of {total}; "
-                f"continue with: idiolect resume {lead.out}"
+                f"stopped after round {lead.round} of {total}; continue with: "
+                f"{_go_on(group).strip('`')}"
             )
         for run, done in zip(group, step(), strict=True):
             run.record(done)
@@ -138,6 +173,11 @@ def _steppers(group: list[Recorder]) -> tuple[Callable[[], list[Any]], ...]:
 
     sweep = Sweep([run.sim for run in group])
     return sweep.start, sweep.step
+
+
+def _go_on(group: list[Recorder]) -> str:
+    """How a user continues these runs."""
+    return f"`idiolect resume {group[0].out}`" if len(group) == 1 else "the same command"
 
 
 def _refuse(out: Path, found: str, resume: bool) -> None:

@@ -5,14 +5,18 @@ are those of the plain nn.Module's state dict.
 """
 
 import os
-import shutil
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from idiolect.core import files
+from idiolect.errors import UserError
 
 When = Literal["every", "last", "best"]
+FILES = ("server.safetensors", "client_*.safetensors", "round.json")  # of one export
+_EXPORT = re.compile(r"round_(?P<round>\d{4,})|last|best")
+_UNFINISHED = re.compile(rf"\.({_EXPORT.pattern})\.(new|old)")
 
 
 class ModelExport:
@@ -41,21 +45,36 @@ class ModelExport:
         if self.when == "last":
             self._write(sim, round, clients, "last")
 
+    def check(self, until: int) -> None:
+        """Refuse to go on where `resume` would meet something that is not of the run."""
+        for path in self._doomed(until):
+            _check(path)
+
     def resume(self, until: int, scores: Mapping[int, float | None]) -> None:
         """Forget exports of rounds that will be run again; recall the best so far."""
-        for path in self.folder.glob("round_*"):
-            if int(path.name.removeprefix("round_")) > until:
-                shutil.rmtree(path)
         best, old = self.folder / "best", self.folder / ".best.old"
         if old.exists() and not best.exists():
             os.rename(old, best)
+        for path in self._doomed(until):
+            _delete(path)
         for score in (score for round, score in scores.items() if round > 0):
             self.improves(score)
+
+    def _doomed(self, until: int) -> list[Path]:
+        """Exports of later rounds, and unfinished ones."""
+        found = []
+        for path in sorted(self.folder.iterdir()) if self.folder.exists() else ():
+            export = _EXPORT.fullmatch(path.name)
+            later = export and export["round"] and int(export["round"]) > until
+            kept = path.name == ".best.old" and not (self.folder / "best").exists()
+            if later or (_UNFINISHED.fullmatch(path.name) and not kept):
+                found.append(path)
+        return found
 
     def _write(self, sim: Any, round: int, clients: int, name: str) -> None:
         draft, final, old = (self.folder / n for n in (f".{name}.new", name, f".{name}.old"))
         for leftover in (draft, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+            _delete(leftover)
         draft.mkdir(parents=True)
         server = sim.server_model()
         if server is not None:
@@ -67,4 +86,25 @@ class ModelExport:
         if final.exists():
             os.rename(final, old)
         os.rename(draft, final)
-        shutil.rmtree(old, ignore_errors=True)
+        files.sync_folder(self.folder)
+        _delete(old)
+
+
+def _delete(export: Path) -> None:
+    """Delete one export: the files that an export has, and nothing else."""
+    if files.kind(export) is None:
+        return
+    _check(export)
+    files.remove_drafts(export, *FILES)
+    for entry in list(os.scandir(export)):
+        os.unlink(entry.path)
+    export.rmdir()
+
+
+def _check(export: Path) -> None:
+    if (found := files.kind(export)) != "a folder":
+        raise UserError(f"{export} is {found}, not an export of the run; move it away")
+    for entry in list(os.scandir(export)):
+        whole = entry.is_file(follow_symlinks=False) or entry.name.endswith(files.ROOM)
+        if entry.is_symlink() or not whole or not files.belongs(entry.name, *FILES):
+            raise UserError(f"{entry.path} is not of the run, which must delete {export}; move it")

@@ -13,11 +13,13 @@ import numpy as np
 from torch import Tensor
 
 from idiolect.core import files
+from idiolect.errors import UserError
 
 Item = TypeVar("Item")
 Columns = Mapping[str, np.ndarray]
 
 LARGEST_LOG = 4 << 20  # bytes of one logged tensor (1,024 x 1,024 clients); no larger one is kept
+LARGEST_TABLE = 50_000_000  # rows of clients.parquet: clients times rounds
 LOG_BUDGET = 64 << 20  # bytes of one log over the whole run; beyond it, rounds are skipped evenly
 
 
@@ -28,7 +30,7 @@ class RoundLog(Generic[Item]):
     suffix: str
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # Arrow reads `run:1` as the address of a server
         self.rounds: dict[int, Item] = {}
         self.fresh: list[int] = []  # not on disk yet
         self.in_parts = 0
@@ -53,25 +55,35 @@ class RoundLog(Generic[Item]):
             self.in_parts = loose
         self.fresh = []
 
-    def load(self, until: int | None = None) -> None:
-        """Read back all rounds up to `until`."""
-        found: dict[int, Item] = {}
-        for path in (self.path, *self.parts()):
-            if path.exists():
-                found.update(self._read(path))
-        keep = sorted(number for number in found if until is None or number <= until)
-        self.rounds = {number: found[number] for number in keep}
-        self.fresh, self.in_parts = [], 0
+    def load(self) -> None:
+        """Read all rounds back."""
+        whole = self._checked(self.path) if self.path.exists() else {}
+        found = dict(whole)
+        for part in self.parts():
+            found.update(self._checked(part))
+        self.rounds = {number: found[number] for number in sorted(found)}
+        self.fresh, self.in_parts = [], len(found) - len(whole)
 
     def truncate(self, until: int) -> None:
         """Forget every round after `until`, on disk too."""
-        if until < 0:
-            self.rounds, self.fresh, self.in_parts = {}, [], 0
-            for path in (self.path, *self.parts()):
-                path.unlink(missing_ok=True)
-        elif self.path.exists() or self.parts():
-            self.load(until)
+        kept = {number: item for number, item in self.rounds.items() if number <= until}
+        if len(kept) == len(self.rounds):
+            return
+        self.rounds, self.fresh = kept, []
+        if kept:
             self.flush(whole=True)
+            return
+        # The file goes before its parts: rounds in the middle of a run are never all there is.
+        for path in (self.path, *self.parts()):
+            path.unlink(missing_ok=True)
+        self.in_parts = 0
+
+    def _checked(self, path: Path) -> dict[int, Item]:
+        try:
+            return self._read(path)
+        except Exception as error:  # every library has errors of its own for a damaged file
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path} cannot be read ({reason})") from None
 
     @property
     def path(self) -> Path:
@@ -105,9 +117,15 @@ class ClientLog(RoundLog[Columns]):
     def _read(self, path: Path) -> dict[int, Columns]:
         import pyarrow.parquet as pq
 
+        rows = pq.read_metadata(path).num_rows
+        if rows > LARGEST_TABLE:  # a small file can claim any number
+            raise ValueError(f"{rows} rows; the most is {LARGEST_TABLE}")
         table = pq.read_table(path)
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        numbers, starts = np.unique(columns.pop("round"), return_index=True)
+        number = columns.pop("round")
+        if number.dtype.kind not in "iu" or (np.diff(number) < 0).any() or "client" not in columns:
+            raise ValueError("it is no table of clients by round")
+        numbers, starts = np.unique(number, return_index=True)
         parts = {name: np.split(values, starts[1:]) for name, values in columns.items()}
         return {
             int(number): {name: values[i] for name, values in parts.items()}

@@ -1,8 +1,9 @@
 """Recording a run: every round, the checkpoints and the summary.
 
-The order of writing makes a kill at any moment harmless: the round's line in events.jsonl; at a
-checkpoint the client table and matrices, then the checkpoint itself; at the end summary.json.
-Resume drops whatever is later than the checkpoint it starts from.
+The order of writing makes a kill at any moment harmless: config.yaml after all else that a run
+begins with; the round's line in events.jsonl; at a checkpoint the client table and matrices, then
+the checkpoint itself; at the end summary.json. A resume reads all of it (`read`, `restore`) before
+it changes anything (`cut`: what is later than the checkpoint it starts from is dropped).
 """
 
 import json
@@ -16,9 +17,9 @@ import numpy as np
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint
+from idiolect.runs import checkpoint, seal
 from idiolect.runs.config import Config, digest, dump
-from idiolect.runs.directory import read_events
+from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import describe, fingerprints
 from idiolect.runs.export import ModelExport
 from idiolect.runs.history import ClientLog, MatrixLog
@@ -37,44 +38,97 @@ class Recorder:
         self.matrices = MatrixLog(out)
         self.saved: int | None = None
         self.exports = ModelExport(out / "models", config["save_models"])
+        self.checkpoints: list[int] = []  # rounds to go on from, newest first
+        self.stack: tuple[str, ...] = ()  # digests of the runs that are computed with this one
 
-    def open(self, fresh: bool) -> None:
-        files.remove_drafts(self.out)
-        if fresh:
-            files.write_json(self.out / "env.json", describe(self.config, self.sim))
-            files.write_text(self.out / "config.yaml", dump(self.config))
-            return
+    def begin(self) -> None:
+        """Make the folder of a new run, or the one that a kill left unfinished."""
+        files.remove_drafts(self.out, seal.FILE, *FILES)
+        seal.write(self.out, self.config)
+        files.write_json(self.out / "env.json", describe(self.config, self.sim))
+        checkpoint.begin(self.out / "checkpoint")
+        files.write_text(self.out / "config.yaml", dump(self.config))
+
+    # --- going on ---
+
+    def read(self) -> None:
+        """Read what the run recorded so far."""
         self._check_inputs()
-        self._restore()
-        self._forget_later_rounds()
+        self.events = read_events(self.out)
+        self.clients.load()
+        self.matrices.load()
+        self.find_checkpoints()
+        if not self.checkpoints and (self.events or self.clients.rounds):
+            raise self._lost(f"it has {len(self.events)} recorded rounds but no checkpoint")
 
-    def _restore(self) -> None:
-        saved = checkpoint.load(self.out / "checkpoint", self.progress.note)
-        if saved is not None:
-            self.sim.restore(saved.tensors, saved.meta)
-            self.round = self.saved = saved.round
+    def find_checkpoints(self) -> None:
+        self.checkpoints = checkpoint.rounds(self.out / "checkpoint")
+        for number in self.checkpoints[:1]:
+            with suppress(checkpoint.Damaged):  # said when it is to be used
+                self.stack = checkpoint.about(self.out / "checkpoint", number).stack
+
+    def restore(self, at: int) -> bool:
+        """Go on from the checkpoint of round `at`; False if it is damaged, which is said."""
+        folder = self.out / "checkpoint"
+        try:
+            saved = checkpoint.read(folder, at)
+            if saved.weights is not None:
+                self.sim.restore(saved.tensors, saved.meta)
+        except checkpoint.Damaged as damage:
+            before = [number for number in self.checkpoints if 0 <= number < at]
+            if not before:
+                raise self._lost(f"all its checkpoints are damaged ({damage})") from None
+            self.progress.note(
+                f"{self.out}: checkpoint of round {at} is damaged ({damage}); trying the one before"
+            )
+            self.checkpoints.remove(at)
+            return False
+        if saved.weights is None and self.events:
+            self.progress.note(f"{self.out}: stopped before its first checkpoint, begins again")
+        self.round, self.stack = saved.round, saved.stack
+        self.saved = None if saved.weights is None else saved.round
+        self._check_complete()
+        return True
+
+    def _check_complete(self) -> None:
+        known = list(range(self.round + 1))
+        for name, have in (
+            ("clients.parquet", list(self.clients.rounds)),
+            ("events.jsonl", [event["round"] for event in self.events]),
+        ):
+            if have[: len(known)] != known:
+                raise self._lost(f"{name} lost rounds before the checkpoint of round {self.round}")
+        self.exports.check(self.round)
+
+    def _lost(self, what: str) -> UserError:
+        return UserError(
+            f"{self.out}: {what}; nothing was changed. Put back what is missing and resume again, "
+            f"or `idiolect resume {self.out} --from-start` sets all of it aside and begins at round"
+            " 0"
+        )
 
     def _check_inputs(self) -> None:
         with suppress(OSError, json.JSONDecodeError):
             env = json.loads((self.out / "env.json").read_text(encoding="utf-8"))
-            for name, digest in fingerprints(self.config).items():
+            for name, digest in fingerprints(self.config, self.sim).items():
                 if env.get("inputs", {}).get(name, digest) != digest:
-                    raise UserError(f"{name}: {self.config[name]} changed since the run started")
+                    what = self.config["data"]["name"] if name == "data" else self.config[name]
+                    raise UserError(f"{name}: {what} changed since the run started; put it back")
 
-    def _forget_later_rounds(self) -> None:
-        for number in checkpoint.rounds(self.out / "checkpoint"):
-            if self.saved is None or number > self.saved:
-                checkpoint.remove(self.out / "checkpoint", number)
+    def cut(self) -> None:
+        """Forget on disk what is later than the round to go on from."""
+        folder = self.out / "checkpoint"
+        files.remove_drafts(self.out, *FILES, *PARTS)
+        files.remove_drafts(folder, "*.json", "*.safetensors")
+        if not self.checkpoints:  # put aside: nothing is left of the run but its config
+            self.begin()
+        for number in checkpoint.rounds(folder):
+            if number > self.round:
+                checkpoint.remove(folder, number)
         self.clients.truncate(self.round)
         self.matrices.truncate(self.round)
-        self.events = [event for event in read_events(self.out) if event["round"] <= self.round]
+        self.events = [event for event in self.events if event["round"] <= self.round]
         files.write_text(self.out / "events.jsonl", "".join(map(_line, self.events)))
-        known = list(range(self.round + 1))
-        if list(self.clients.rounds) != known or [e["round"] for e in self.events] != known:
-            raise UserError(
-                f"{self.out}: clients.parquet or events.jsonl lost rounds before the checkpoint; "
-                "start again with `idiolect run` and another --out"
-            )
         scores = {t: self._score(rows) for t, rows in self.clients.rounds.items()}
         self.exports.resume(self.round, scores)
 
@@ -108,7 +162,7 @@ class Recorder:
         self.clients.flush()
         self.matrices.flush()
         tensors, meta = self.sim.state()
-        checkpoint.save(self.out / "checkpoint", self.round, tensors, meta)
+        checkpoint.save(self.out / "checkpoint", self.round, tensors, meta, self.stack)
         self.saved = self.round
 
     def finish(self) -> None:
@@ -123,9 +177,14 @@ class Recorder:
 class Follower(Recorder):
     """A run in a process that is not the first of several: it computes and writes nothing."""
 
-    def open(self, fresh: bool) -> None:
-        if not fresh:
-            self._restore()
+    def begin(self) -> None: ...
+
+    def read(self) -> None:
+        self.find_checkpoints()
+
+    def _check_complete(self) -> None: ...
+
+    def cut(self) -> None: ...
 
     def record(self, done: Any) -> None:
         self.round = done.round

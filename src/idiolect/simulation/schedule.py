@@ -319,3 +319,9 @@ def _from_events(events: list[dict[str, Any]]) -> list[Turn]:
             for e in rounds
         ]
     )
+
+
+def has_stragglers(turns: list[Turn]) -> bool:
+    """Whether somebody's work arrives late or never."""
+    late = (s < t for t, turn in enumerate(turns) for s in turn.arrive.values())
+    return any(turn.lost for turn in turns) or any(late)

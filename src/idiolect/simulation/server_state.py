@@ -105,3 +105,8 @@ def exported(net: Net, params: Tree, module_state: Tree) -> Tree:
 def is_tested(round: int, rounds: int, every: int) -> bool:
     """Whether the models of a round (from 1) are tested: every few, and always the last."""
     return round % every == 0 or round == rounds
+
+
+def next_tested(round: int, rounds: int, every: int) -> int:
+    """The first tested round after this one."""
+    return min(round - round % every + every, rounds)

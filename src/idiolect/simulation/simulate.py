@@ -20,7 +20,7 @@ from idiolect.simulation.protocols import ProtocolName
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, load_schedule
 from idiolect.simulation.settings import SimulationOptions
 from idiolect.simulation.simulation import Simulation
-from idiolect.simulation.starting_weights import check_complete, load_init
+from idiolect.simulation.starting_weights import check_clients, check_complete, load_init
 from idiolect.simulation.summary import as_event, summarise
 
 OPTIONS = tuple(known.name for known in fields(SimulationOptions))
@@ -105,13 +105,14 @@ def prepare(
     are warned of. `simulate()` and the command line both come here."""
     for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
-    init, schedule = options.init, options.schedule
+    init, schedule, source = options.init, options.schedule, "clients_init"
     if isinstance(init, Path):
         source = str(init)
         init, clients_init = load_init(init)
         # Beside the clients' whole models a server's file may hold only what clients share.
         for weights in clients_init.values() or (init,):
             check_complete(weights, model.state_dict(), source)
+    check_clients(clients_init or (), federation.n_clients, source)
     return Simulation(
         method,
         federation,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import models
-from idiolect.core import tree
+from idiolect.core import record, tree
 from idiolect.core.clients import Table
 from idiolect.core.method import Down, Method, Ups
 from idiolect.core.net import initial_tree
@@ -80,6 +80,7 @@ class Simulation:
         }
         sizes = {i: len(federation.train[i]) for i in federation.seen}
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
+        self._has_stragglers = schedules.has_stragglers(self.turns)
         begin = self.start_tree
         self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
         if not (schedule is not None or stragglers or clock):
@@ -193,6 +194,10 @@ class Simulation:
             yield from self._evaluate(after)
             unknown.testing = testing.end()
             unknown.scores = self.scores.snapshot()
+        elif self._has_stragglers:
+            testing = Span(self.device)
+            yield from self._test_stragglers(after)
+            unknown.testing = testing.end()
         result.clients = self._columns(turn)
         unknown.whole.end()
         result.open = unknown
@@ -264,6 +269,20 @@ class Simulation:
         yield from self.evaluation.test_round(shared, after, self._predictors)
         if self.round == self.rounds and self.federation.unseen:
             yield from self._adapt_unseen(list(self.federation.unseen))
+
+    def _test_stragglers(self, after: Sequence[Models]) -> Asking[None]:
+        """Between two tested rounds, test the models of clients who will not train again until the
+        next one: a straggler that is never back in a tested round would stay untested for ever."""
+        until = server_state.next_tested(self.round, self.rounds, self.eval_every)
+        rejoins = type(self.method).rejoin is not Method.rejoin
+        again: set[int] = set()
+        for t, turn in enumerate(self.turns[self.round : until], self.round):
+            again |= set(turn.start) | {i for i, s in turn.arrive.items() if rejoins and s < t}
+        for ids, params in after:
+            rows = [k for k, i in enumerate(ids) if i not in again]
+            yield from self.evaluation.test(
+                "after", record.select(params, rows), [ids[k] for k in rows]
+            )
 
     def _personal(self, ids: list[int]) -> Tree:
         """What clients predict with."""

@@ -1,6 +1,7 @@
 """Starting weights from files: one safetensors file, or a folder as a run exports it."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -23,6 +24,20 @@ def load_init(path: Path) -> tuple[dict[str, Tensor] | None, dict[int, dict[str,
             f"init: {path} holds neither server.safetensors nor client_0000.safetensors files"
         )
     return (_load(server) if server.exists() else None), clients
+
+
+def check_clients(ids: Collection[int], clients: int, source: str) -> None:
+    """Weights are for clients that there are; for those of another federation they mean nothing."""
+    unknown = sorted(set(ids) - set(range(clients)))
+    if not unknown:
+        return
+    names = ", ".join(f"client_{i:04d}" for i in unknown[:3]) + (", …" if unknown[3:] else "")
+    if len(unknown) == len(ids):
+        raise UserError(
+            f"init: {source} has {names}, but the clients are 0 to {clients - 1}; name weights of "
+            "this federation"
+        )
+    warnings.warn(f"init: {names} in {source} are not used: there is no such client", stacklevel=4)
 
 
 def check_complete(

@@ -1,14 +1,15 @@
 """Dataset: what all datasets share. They are found, decoded, checked and normalised alike."""
 
 import hashlib
-import zipfile
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from idiolect.core import rng
 from idiolect.core.fields import hyper
 from idiolect.core.registry import Named
+from idiolect.core.text import reason
 from idiolect.data import places
 from idiolect.data.cache import Columns, cached
 from idiolect.data.layouts import Found, Layout
@@ -30,6 +31,10 @@ class Dataset(Named):
         "default", "whose mean and standard deviation; pflego and none: only x / 255"
     )
     rows: tuple[int, int] | None = hyper(None, "[train, test] samples; not set: the official ones")
+
+    sample: tuple[int, int] | None = hyper(
+        None, "[train, test] samples drawn at random, the same in every run; not set: all"
+    )
 
     section = "data"
     registry: ClassVar[dict[str, type[Any]]] = {}
@@ -88,7 +93,7 @@ class Dataset(Named):
         found = self.find() or self._downloaded()
         columns = self._columns(found)
         self._check_rows(columns, found)
-        columns = self.extended(columns)
+        columns = _drawn(self.extended(columns), self.sample)
         mean_std = {**FOR_ALL, **self.constants}[self.normalize]
         return Pool(
             x=columns["x"],
@@ -109,25 +114,37 @@ class Dataset(Named):
             places.download(self.name, self.hub_repository)
             if (found := self.find()) is not None:
                 return found
+        raise self.not_found()
+
+    def not_found(self) -> UserError:
+        """The error that says where its files were looked for and how to get them."""
         looked = ", ".join(str(root / self.name) for root in places.roots())
         ways = [f"put {self.files_wanted} in one of them (IDIOLECT_DATA names the first)"]
         if self.hub_repository:
             ways.append(f"or install idiolect[hub] to fetch {self.hub_repository}")
-        raise UserError(f"dataset '{self.name}' not found in {looked}; {', '.join(ways)}")
+        return UserError(f"dataset '{self.name}' not found in {looked}; {', '.join(ways)}")
 
     def _columns(self, found: Found) -> Columns:
         def decode() -> Columns:
             try:
                 columns = found.decode()
-            except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-                reason = " ".join(str(error).split())[:120]
+            except MemoryError:
+                raise
+            except UserError as error:
+                raise UserError(self._named(error, found)) from None
+            except Exception as error:  # other people's files: anything may be missing in them
                 raise UserError(
-                    f"{self.name} in {found.where} cannot be read ({reason}); get it again"
+                    f"{self.name} in {found.where} cannot be read ({reason(error)}); get it again"
                 ) from None
             self._check(columns, found)
             return columns
 
         return cached(self.cache_name, found.stamps, decode) if found.stamps else decode()
+
+    def _named(self, error: UserError, found: Found) -> str:
+        """The message of an error, with the dataset's place where it names none."""
+        told = str(error)
+        return told if str(found.where) in told else f"{self.name} in {found.where}: {told}"
 
     def _check_rows(self, columns: Columns, found: Found) -> None:
         wanted = self.rows or self.expected
@@ -142,6 +159,16 @@ class Dataset(Named):
     def _check(self, columns: Columns, found: Found) -> None:
         x, y = columns["x"], columns["y"]
         self._check_rows(columns, found)
+        for key in ("x", "part", "group", "drawer"):
+            if key in columns and len(columns[key]) != len(y):
+                raise UserError(
+                    f"{self.name} in {found.where} has {len(columns[key])} rows of {key} for"
+                    f" {len(y)} labels; get it again"
+                )
+        if x.dtype != np.uint8:
+            raise UserError(
+                f"{self.name} in {found.where}: images hold {x.dtype} values, expected bytes"
+            )
         shape = type(self).shape  # as in the files: an option may make other images of them
         if x.shape != (len(y), *shape):
             raise UserError(
@@ -160,3 +187,19 @@ class Dataset(Named):
                 raise UserError(
                     f"{self.name} in {found.where} is not the original data; get it again"
                 )
+
+
+def _drawn(columns: Columns, sample: tuple[int, int] | None) -> Columns:
+    """The columns of a random part of the samples, in their old order."""
+    if sample is None:
+        return columns
+    kept = []
+    for kind, wanted in zip((TRAIN, TEST), sample, strict=True):
+        rows = np.flatnonzero(columns["part"] == kind)
+        if wanted > len(rows):
+            raise UserError(f"data.sample asks for {wanted} of {len(rows)} samples; lower it")
+        kept.append(rng.keyed(0, "sample", str(kind)).permutation(rows)[:wanted])
+    rows = np.sort(np.concatenate(kept))
+    per_sample = len(columns["part"])
+    whole = ("group_names",)
+    return {k: v if k in whole or len(v) != per_sample else v[rows] for k, v in columns.items()}

@@ -3,17 +3,22 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from idiolect.core.fields import hyper
 from idiolect.data import decode, layouts
+from idiolect.data.arrays import read_npz
 from idiolect.data.cache import Columns
 from idiolect.data.datasets.base import Constants, Dataset
+from idiolect.data.labels import whole
 from idiolect.data.layouts import Found, Layout
 from idiolect.data.pool import TRAIN
+from idiolect.errors import UserError
+
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,23 @@ def npz_file(folder: Path) -> Found | None:
 
 
 def _read_npz_file(file: Path) -> Columns:
-    with np.load(file, allow_pickle=False) as data:
-        return {
-            "x": data["images28"][:, None],
-            "y": data["class_id"].astype(np.int64),
-            "part": np.full(len(data["class_id"]), TRAIN, np.uint8),
-            "group": data["alphabet_id"].astype(np.int64),
-            "group_names": data["alphabet_names"],
-            "drawer": data["drawer_id"].astype(np.int64),
-        }
+    names = ("images28", "class_id", "alphabet_id", "alphabet_names", "drawer_id")
+    data = read_npz(file, names)
+    for name in names:
+        if name not in data:
+            raise UserError(f"{file} has no array {name}; get it again")
+    alphabets = whole(data["alphabet_id"], f"{file}: alphabet_id")
+    if len(alphabets) and not 0 <= alphabets.min() <= alphabets.max() < len(data["alphabet_names"]):
+        raise UserError(f"{file}: alphabet_id has numbers without a name; get it again")
+    y = whole(data["class_id"], f"{file}: class_id")
+    return {
+        "x": data["images28"][:, None],
+        "y": y,
+        "part": np.full(len(y), TRAIN, np.uint8),
+        "group": alphabets,
+        "group_names": data["alphabet_names"],
+        "drawer": whole(data["drawer_id"], f"{file}: drawer_id"),
+    }
 
 
 def image_folders(folder: Path) -> Found | None:
@@ -81,6 +94,8 @@ def image_folders(folder: Path) -> Found | None:
 def _read_image_folders(alphabets: list[Path]) -> Columns:
     characters = [(i, c) for i, a in enumerate(alphabets) for c in layouts.subfolders(a)]
     rows = [(i, k, f) for k, (i, c) in enumerate(characters) for f in sorted(c.glob("*.png"))]
+
+    from PIL import Image, ImageOps
 
     def prepare(image: Image.Image) -> Image.Image:
         # PFLEGO: invert, grey, 28x28.

@@ -12,6 +12,7 @@ from idiolect.data import decode, layouts
 from idiolect.data.cache import Columns
 from idiolect.data.datasets.base import HALF, Constants, Dataset
 from idiolect.data.layouts import Found, Layout
+from idiolect.data.limits import inside
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _read_image_folders(base: Path) -> Columns:
     train = [f for w in number for f in layouts.files_in(base / "train" / w / "images")]
     lines = (base / "val" / "val_annotations.txt").read_text().splitlines()
     notes = [line.split("\t")[:2] for line in lines if line.strip()]
-    test = [base / "val" / "images" / name for name, _ in notes]
+    test = [inside(base / "val" / "images", name, base / "val") for name, _ in notes]
     y = np.array([number[f.parent.parent.name] for f in train])
     y_test = np.array([number.get(wnid, -1) for _, wnid in notes])
     shape = TinyImagenet.shape

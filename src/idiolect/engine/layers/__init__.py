@@ -5,9 +5,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from idiolect.engine.layers.conv import Conv2d
+from idiolect.engine.layers.conv import Conv1d, Conv2d
 from idiolect.engine.layers.linear import StackedLinear
+from idiolect.engine.layers.norm import StackedLayerNorm
 from idiolect.engine.layers.pool import MaxPool2d
+from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
 
 
@@ -16,13 +18,15 @@ def install(module: nn.Module, device: torch.device) -> None:
     for layers in module.modules():
         if isinstance(layers, nn.Sequential):
             _pool_first(layers)
-    better: list[Any] = [Conv2d]
+    better: list[Any] = [Conv1d, Conv2d, StackedLayerNorm]
     if device.type == "cuda":  # elsewhere PyTorch's own are as good, and cost less per call
         better += [StackedLinear] if fused() is None else [StackedLinear, MaxPool2d]
     for layer in module.modules():
         for kind in better:
             if kind.replaces(layer):
                 layer.__class__ = kind
+        if StackedRecurrent.replaces(layer):
+            layer.__class__ = StackedRecurrent.of(type(layer))
 
 
 def _pool_first(layers: nn.Sequential) -> None:

@@ -15,10 +15,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack
 
 from idiolect.engine.layers.autotune import AUTOTUNER, about
-from idiolect.engine.layers.stack_function import Stacked, fused, precision
+from idiolect.engine.layers.stack_function import (
+    Stacked,
+    fused,
+    in_transform,
+    precision,
+    same_for_all,
+)
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
 
@@ -34,12 +39,34 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 3:  # one sample without a batch axis
             return self.forward(x[None]).squeeze(0)
-        if not x.is_cuda and peek_interpreter_stack() is None:  # inside no vmap: one client
+        if not x.is_cuda and not in_transform():  # one client
             w = _pixels(self.weight)
             return F.conv2d(_pixels(x), w, self.bias, self.stride, self.padding, self.dilation)
+        if same_for_all(self.weight, x):
+            return super().forward(x)
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
         out: Tensor = Outputs.apply(x[None], self.weight[None], bias, how).squeeze(0)
+        return out
+
+
+class Conv1d(nn.Conv1d):
+    """The same on images of one row."""
+
+    @classmethod
+    def replaces(cls, layer: nn.Module) -> bool:
+        plain = type(layer) is nn.Conv1d and layer.groups == 1 and layer.padding_mode == "zeros"
+        return plain and not isinstance(layer.padding, str)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 2:
+            return self.forward(x[None]).squeeze(0)
+        if same_for_all(self.weight, x) or not (x.is_cuda or in_transform()):
+            return super().forward(x)
+        how = ((1, *self.stride), (0, *self.padding), (1, *self.dilation))
+        bias = None if self.bias is None else self.bias[None]
+        rows, w = x[None].unsqueeze(-2), self.weight[None].unsqueeze(-2)
+        out: Tensor = Outputs.apply(rows, w, bias, how).squeeze(0).squeeze(-2)
         return out
 
 

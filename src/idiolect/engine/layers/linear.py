@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.engine.layers.autotune import AUTOTUNER, about
-from idiolect.engine.layers.stack_function import Stacked, fused, precision
+from idiolect.engine.layers.stack_function import Stacked, fused, precision, same_for_all
 
 MAX_BATCH_FOR_OUR_KERNEL = 64  # samples
 
@@ -23,11 +23,12 @@ class StackedLinear(nn.Linear):
         return type(layer) is nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 2:
+        if same_for_all(self.weight, x):
             return super().forward(x)
         bias = None if self.bias is None else self.bias[None]
-        out: Tensor = Product.apply(x[None], self.weight[None], bias).squeeze(0)
-        return out
+        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])  # places of a sequence are samples
+        out: Tensor = Product.apply(rows[None], self.weight[None], bias).squeeze(0)
+        return out if x.ndim == 2 else out.reshape(*x.shape[:-1], -1)
 
 
 def plain(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, is_batchedtensor, peek_interpreter_stack
 from torch.autograd import Function
 
 
@@ -20,10 +21,33 @@ class Stacked(Function):
         joined = []
         for arg, dim in zip(args, dims, strict=True):
             if isinstance(arg, Tensor):
-                arg = arg.expand(n, *arg.shape) if dim is None else arg.movedim(dim, 0)
-                arg = arg.flatten(0, 1)
+                arg = with_clients(arg, dim, n).flatten(0, 1)
             joined.append(arg)
         return cls.apply(*joined).unflatten(0, (n, -1)), 0
+
+
+def with_clients(x: Tensor, dim: int | None, clients: int) -> Tensor:
+    """`x` with the clients as its first axis; `dim` is where they are, None: `x` is the same for
+    all."""
+    return x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def in_transform() -> bool:
+    """Whether the code runs inside `vmap`, `grad` or the like."""
+    return peek_interpreter_stack() is not None
+
+
+def in_vmap() -> bool:
+    """Whether the innermost transform around the code is `vmap`: what it computes will not be
+    differentiated again inside."""
+    innermost = peek_interpreter_stack()
+    return innermost is not None and innermost.key() == TransformType.Vmap
+
+
+def same_for_all(weight: Tensor, x: Tensor) -> bool:
+    """Whether every client has the same (frozen) weights: then one product of all samples is
+    better than one of each client's."""
+    return is_batchedtensor(x) and not is_batchedtensor(weight)
 
 
 @cache

@@ -1,0 +1,123 @@
+"""Classes of the user's own, named `file.py:Class` or `module:Class`.
+
+Importing a module runs it. So a name is loaded only if it is among those that were allowed, which
+is decided before anything is imported: neither a settings file nor the run of a stranger can allow
+what it names. What is loaded must be a class of the kind that is wanted before it is called.
+"""
+
+import hashlib
+import sys
+from collections.abc import Collection
+from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+from idiolect.errors import UserError
+
+T = TypeVar("T")
+
+
+def is_own(name: object) -> bool:
+    """Whether a name of a config means own code and not something that is registered."""
+    return isinstance(name, str) and ":" in name
+
+
+def whole(name: str) -> str:
+    """The name with the whole path of its file, so that it means the same from every folder."""
+    file = _written_file(name)
+    return name if file is None else f"{file}:{_class_name(name)}"
+
+
+def short(name: str) -> str:
+    """The name without the folder of its file: what means the same on two machines."""
+    file = _written_file(name)
+    return name if file is None else f"{file.name}:{_class_name(name)}"
+
+
+def require(name: str, allowed: Collection[str], source: str) -> None:
+    """Refuse own code that nobody allowed; `source` is what names it."""
+    if whole(name) not in {whole(one) for one in allowed}:
+        raise UserError(
+            f"{source} names code, '{name}', which nobody allowed to run; if you trust it, add "
+            f"--allow-code {name}"
+        )
+
+
+def load(name: str, kind: type[T], what: str, allowed: Collection[str] = ()) -> type[T]:
+    """The class of this name, a subclass of `kind`. `what` is the setting: 'model'."""
+    require(name, allowed, what)
+    file = _written_file(name)
+    try:
+        module = import_module(_place(name)) if file is None else _run_file(file)
+        found = getattr(module, _class_name(name))
+    except OSError as error:
+        raise UserError(f"{what} '{name}': cannot read {file}: {error.strerror}") from None
+    except (Exception, SystemExit) as error:  # own code may fail in every way
+        fix = "put the module on PYTHONPATH" if file is None else "mend the file"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(f"cannot import {what} '{name}': {reason}; {fix}") from None
+    if not isinstance(found, type) or not issubclass(found, kind):
+        raise UserError(
+            f"{what} '{name}' is not a class of the kind that is needed: a subclass of "
+            f"{kind.__module__.partition('.')[0]}'s {kind.__name__}"
+        )
+    return found
+
+
+def fingerprint(name: str) -> str:
+    """SHA-256 of the file that holds the class, found without running anything; empty where there
+    is none, as for a module that is built in."""
+    file = _written_file(name) or _module_file(_place(name))
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None else ""
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise UserError(f"'{name}': cannot read its file: {reason}") from None
+
+
+def _run_file(file: Path) -> ModuleType:
+    """The module of a file. Its text is run as it was read, never a compiled copy beside it."""
+    source = file.read_bytes()
+    key = f"idiolect_own_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
+    if key not in sys.modules:
+        module = ModuleType(key)
+        module.__file__ = str(file)
+        sys.modules[key] = module  # dataclasses look their module up
+        try:
+            exec(compile(source, str(file), "exec"), vars(module))  # noqa: S102  allowed by name
+        except BaseException:
+            del sys.modules[key]
+            raise
+    return sys.modules[key]
+
+
+def _module_file(module: str) -> Path | None:
+    """Where a module lies. Its packages are searched, not imported."""
+    path: list[str] | None = None
+    parts = module.split(".")
+    spec = None
+    for number in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:number]), path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec and spec.origin and spec.has_location else None
+
+
+def _written_file(name: str) -> Path | None:
+    """The file of `file.py:Class`; None for `module:Class`."""
+    place = _place(name)
+    try:
+        return Path(place).expanduser().absolute() if place.endswith(".py") else None
+    except RuntimeError:
+        raise UserError(f"'{name}': there is no such home folder; write the path out") from None
+
+
+def _place(name: str) -> str:
+    return name.rpartition(":")[0]
+
+
+def _class_name(name: str) -> str:
+    return name.rpartition(":")[2]

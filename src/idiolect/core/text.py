@@ -1,0 +1,29 @@
+"""Text from elsewhere, made harmless before people see it: names in other people's files may hold
+terminal escapes, line breaks or characters that reverse the writing."""
+
+import unicodedata
+from typing import Any
+
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format, surrogate, … characters
+
+
+def one_line(value: Any) -> str:
+    r"""The text on one line; what a terminal would obey instead of show is written as `\x1b`."""
+    return "".join(map(_visible, str(value)))
+
+
+def shortened(value: Any, most: int = 120) -> str:
+    """The same, cut where it is long: for values that are quoted in a message."""
+    line = one_line(str(value)[: most + 1])
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
+def reason(error: BaseException) -> str:
+    """What an error of a library says, short enough to stand in a message."""
+    return shortened(" ".join(str(error).split())) or type(error).__name__
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in HIDDEN:
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")

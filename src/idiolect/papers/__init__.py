@@ -1,0 +1,12 @@
+"""The papers' tables and figures as files: what to run, the papers' own numbers, and their claims.
+
+recipe.py           a recipe file, read and checked
+cells.py            the runs of a recipe: one per row, column and seed
+numbers.py          what a run shows: named numbers (rare ones in special_numbers.py), series
+results.py          records of finished runs (cell_list.py and round_series.py: as CSV)
+planner.py          what is missing, what it costs, and what comes first
+runner.py           jobs to worker processes (worker_pool.py, cell_worker.py), results to disk
+verdicts.py         whether a claim holds, by paired differences over seeds
+paper_table.py      the table, the paper's number beside ours
+campaign.py         all of it, from recipes to written results
+"""

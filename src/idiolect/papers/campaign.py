@@ -1,0 +1,230 @@
+"""Recipes from beginning to end: find what is missing, run it, and write what came out."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from idiolect.core import files
+from idiolect.errors import UserError
+from idiolect.papers import cell_list, paper_figure, paper_table, planner
+from idiolect.papers.cells import cells
+from idiolect.papers.paper_table import PaperTable
+from idiolect.papers.planner import Missing
+from idiolect.papers.recipe import Recipe
+from idiolect.papers.results import Results
+from idiolect.papers.runner import Outcome, RecipeProgress, Runner, clock
+from idiolect.papers.verdicts import Verdict, judge
+
+
+@dataclass
+class RecipePart:
+    """One recipe of a campaign, with what there is of it."""
+
+    recipe: Recipe
+    results: Results
+    found: Missing
+
+    @cached_property
+    def values(self) -> dict[tuple[str, str, str], dict[int, float]]:
+        return cell_list.values(self.results)
+
+    @cached_property
+    def table(self) -> PaperTable:
+        states = {(cell.row, cell.column): "no data" for cell, _ in self.found.no_data}
+        failed = self.results.failures()
+        for cell in (cell for job in self.found.jobs for cell in job.cells):
+            if cell.name in failed:
+                states[cell.row, cell.column] = "failed"
+        states |= {(cell.row, cell.column): "stopped" for cell in self.found.broken}
+        return PaperTable(self.recipe, self.values, states, self.results.quick)
+
+    def verdicts(self) -> list[Verdict]:
+        return judge(self.recipe, self.values, self.results.quick)
+
+    def view(self) -> Any:
+        return paper_table.terminal(self.table)
+
+    def rendered(self, form: str) -> str:
+        text = paper_table.FORMATS[form](self.table)
+        if form == "md":
+            text += "\n" + "".join(f"- {verdict.line}\n" for verdict in self.verdicts())
+        return text
+
+    def missing_lines(self) -> list[str]:
+        """What there is no number for yet, and why."""
+        lines = []
+        failed = self.results.failures()
+        for job in self.found.jobs:
+            reason = next((failed[c.name] for c in job.cells if c.name in failed), "")
+            lines.append(f"missing: {job.label}" + (f" (failed: {reason})" if reason else ""))
+        for reason in dict.fromkeys(reason for _, reason in self.found.no_data):
+            count = sum(one == reason for _, one in self.found.no_data)
+            lines.append(f"no data for {count} runs: {reason}")
+        for reason in dict.fromkeys(cell.broken for cell in self.found.broken):
+            count = sum(cell.broken == reason for cell in self.found.broken)
+            lines.append(f"cannot be run, {count} cells: {reason}")
+        return lines
+
+    def counts(self) -> dict[str, Any]:
+        verdicts = self.verdicts()
+        answers = [verdict.answer for verdict in verdicts]
+        return {
+            "recipe": self.recipe.name,
+            "cells": len(self.found.done) + self.lacking + self.without_data + self.broken,
+            "done": len(self.found.done),
+            "missing": self.lacking,
+            "no data": self.without_data,
+            "cannot run": self.broken,
+            "claims": len(verdicts),
+            "hold": answers.count("holds"),
+            "do not hold": answers.count("does not hold"),
+            "open": answers.count("not enough evidence"),
+        }
+
+    @property
+    def lacking(self) -> int:
+        return sum(len(job.cells) for job in self.found.jobs)
+
+    @property
+    def without_data(self) -> int:
+        return len(self.found.no_data)
+
+    @property
+    def broken(self) -> int:
+        return len(self.found.broken)
+
+    def write(self) -> None:
+        """Table, verdicts and cells into the folder of results."""
+        folder = self.results.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        cell_list.write(self.results)
+        for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
+            files.write_text(folder / f"table.{ending}", self.rendered(form))
+        files.write_text(folder / "verdicts.json", _as_json(self.verdicts()))
+        if self.recipe.kind == "figure":
+            paper_figure.write(self.results)
+
+
+class Campaign:
+    """Some recipes, one folder of results, one folder of runs."""
+
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        results: Path,
+        out: Path,
+        quick: bool = False,
+        seeds: Sequence[int] | None = None,
+        only: Sequence[str] = (),
+        how: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.recipes, self.root, self.out, self.quick = recipes, results, out, quick
+        self.seeds, self.only, self.how = seeds, only, dict(how or {})
+        self.interrupted = False
+        self.parts = [self._part(recipe) for recipe in recipes]
+
+    def run(self, processes: int, budget: float | None, progress: RecipeProgress) -> Outcome:
+        """Take over what other recipes have, then run what is still missing."""
+        others = planner.all_results(self.root, self.quick)
+        self._borrow(others, progress)
+        jobs = [job for part in self.parts for job in part.found.jobs]
+        records = [record for one in others for record in one.records]
+        planner.estimate(jobs, records, planner.gpu_here(self.how))
+        values = {part.recipe.name: part.values for part in self.parts}
+        order = planner.ordered(jobs, values)
+        for part in self.parts:
+            for line in part.missing_lines():
+                if not line.startswith("missing"):
+                    progress.note(f"{part.recipe.name}: {line}")
+        if not order:
+            return Outcome()
+        total = clock(sum(job.seconds for job in order) / processes)
+        progress.note(f"{len(order)} stacks of runs to do, estimated {total}")
+        outcome = Runner(order, processes, budget, progress).run()
+        self.interrupted = outcome.interrupted
+        if outcome.out_of_time:
+            progress.note("the budget is spent; the same command goes on")
+        elif outcome.interrupted:
+            progress.note("stopped; the same command goes on")
+        self.parts = [self._part(recipe) for recipe in self.recipes]
+        return outcome
+
+    def write(self, note: Callable[[str], None]) -> None:
+        for part in self.parts:
+            try:
+                part.write()
+            except UserError as error:  # all tables are written already
+                note(f"{part.recipe.name}: no figure: {error}")
+
+    def overview(self) -> list[dict[str, Any]]:
+        return [part.counts() for part in self.parts]
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        """Everything, for programs."""
+        return [
+            {
+                **part.counts(),
+                "table": [vars(cell) for cell in part.table.cells.values() if cell.exists],
+                "verdicts": json.loads(_as_json(part.verdicts())),
+                "missing": part.missing_lines(),
+            }
+            for part in self.parts
+        ]
+
+    def _part(self, recipe: Recipe) -> RecipePart:
+        results = Results(self.root, recipe, self.quick)
+        wanted = cells(recipe, self.seeds, self.quick, self.only, self.how)
+        return RecipePart(recipe, results, planner.missing(results, wanted, self.out))
+
+    def _borrow(self, others: Sequence[Results], progress: RecipeProgress) -> None:
+        for part in self.parts:
+            apart = [one for one in others if one.recipe.name != part.recipe.name]
+            lacking = [cell for job in part.found.jobs for cell in job.cells]
+            taken = sum(part.results.borrow(cell, apart) for cell in lacking)
+            if taken:
+                progress.note(f"{part.recipe.name}: {taken} runs were made for another recipe")
+        self.parts = [self._part(recipe) for recipe in self.recipes]
+
+
+def _as_json(verdicts: Sequence[Verdict]) -> str:
+    def told(verdict: Verdict) -> dict[str, Any]:
+        return {
+            "claim": verdict.claim.id,
+            "says": verdict.claim.says,
+            "verdict": verdict.answer,
+            "reason": verdict.reason,
+            "test": verdict.test,
+            "quick": verdict.quick,
+            "comparisons": [
+                {key: _plain(value) for key, value in vars(one).items()}
+                for one in verdict.comparisons
+            ],
+        }
+
+    return json.dumps([told(one) for one in verdicts], indent=1, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as JSON has them, to six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if abs(value) < float("inf") else None
+    return list(value) if isinstance(value, tuple) else value
+
+
+def check_recipes(recipes: Sequence[Recipe]) -> list[str]:
+    """A line for every cell whose settings do not exist; for tests."""
+    lines = []
+    for recipe in recipes:
+        for quick in (False, True):
+            try:
+                found = cells(recipe, quick=quick)
+            except UserError as error:
+                lines.append(f"{recipe.name}: {error}")
+                continue
+            stop = {recipe.stop, *(column.stop for column in recipe.columns)}
+            broken = dict.fromkeys(c.broken for c in found if c.broken and c.broken not in stop)
+            lines += [f"{recipe.name}: {reason}" for reason in broken]
+    return lines

@@ -1,0 +1,60 @@
+"""cells.csv: one line per finished cell, written from the records and the recipe."""
+
+import csv
+import io
+
+from idiolect.core import files
+from idiolect.papers.cells import Cell, cells
+from idiolect.papers.results import Record, Results
+from idiolect.papers.verdicts import Seeds
+
+COLUMNS = (
+    *("recipe", "row", "column", "seed", "metric", "value", "quick", "diverged", "rounds"),
+    *("commit", "device", "dtype", "seconds", "started", "version", "settings", "run_for"),
+)
+
+
+def finished(results: Results) -> list[tuple[Cell, Record]]:
+    """All cells that have a record, whatever seeds were run."""
+    everything = cells(results.recipe, results.seeds, results.quick)
+    found = [(cell, results.of(cell)) for cell in everything if not cell.broken]
+    return [(cell, record) for cell, record in found if record is not None]
+
+
+def values(results: Results) -> dict[tuple[str, str, str], dict[int, float]]:
+    """Row, column, metric -> seed -> number; what was not measured is left out."""
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for cell, record in finished(results):
+        for metric in results.recipe.numbers_of(cell.row, cell.column):
+            value = record.shown(metric)
+            if value is not None:
+                found.setdefault((cell.row, cell.column, metric), {})[cell.seed] = value
+    return found
+
+
+def shown(results: Results, found: dict[tuple[str, str, str], dict[int, float]], row: str,
+          column: str) -> Seeds:  # fmt: skip
+    """The numbers of a cell by seed."""
+    return found.get((row, column, results.recipe.metric_of(row, column)), {})
+
+
+def write(results: Results) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cell, record in finished(results):
+        metric = results.recipe.metric_of(cell.row, cell.column)
+        value, about = record.shown(metric), record.machine
+        writer.writerow(
+            [results.recipe.name, cell.row, cell.column, cell.seed, metric,
+             "" if value is None else f"{value:.6g}", _yes(results.quick), _yes(record.diverged),
+             record.summary["rounds"], about.get("commit"), about.get("device"),
+             record.config["dtype"], f"{record.seconds:.1f}", about.get("started"),
+             about.get("version"), record.digest, record.borrowed or results.recipe.name]
+        )  # fmt: skip
+    results.folder.mkdir(parents=True, exist_ok=True)
+    files.write_text(results.folder / "cells.csv", text.getvalue())
+
+
+def _yes(true: bool) -> str:
+    return "yes" if true else "no"

@@ -1,0 +1,183 @@
+"""The runs of a recipe: one for every row, column and seed, as resolved settings."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from typing import Any
+
+from idiolect.errors import UserError, did_you_mean
+from idiolect.papers.recipe import CellSettings, Recipe, RecipeColumn, RecipeRow
+from idiolect.runs import config as settings
+from idiolect.runs.config import Config
+
+# Where and how a run computes; it is recorded with a cell and is no part of what the cell is.
+CIRCUMSTANCES = ("keep", "device", "dtype", "engine", "checkpoint_every", "save_models")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a recipe. `broken` says why its settings cannot be resolved."""
+
+    row: str
+    column: str
+    seed: int
+    config: Config
+    broken: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.row, self.column, self.seed
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}/{self.column} seed {self.seed}"
+
+
+def cells(
+    recipe: Recipe,
+    seeds: Sequence[int] | None = None,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    how: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """All cells, or those that `only` names; `how`: settings such as device and dtype."""
+    size = recipe.size
+    if seeds is None:
+        seeds = size.seeds if quick else recipe.seeds
+    rows = [row for row in recipe.rows if not quick or not size.rows or row.id in size.rows]
+    columns = [c for c in recipe.columns if not quick or not size.columns or c.id in size.columns]
+    pairs = [(r, c) for r in rows for c in columns if recipe.has_cell(r.id, c.id)]
+    chosen = [(r, c) for r, c in pairs if _named(r.id, c.id, only)]
+    for pattern in only:
+        if not any(_named(r.id, c.id, [pattern]) for r, c in pairs):
+            known = [*(r.id for r in rows), *(c.id for c in columns)]
+            raise did_you_mean(pattern, known, f"row or column of {recipe.name}")
+    return [_cell(recipe, r, c, seed, quick, how or {}) for r, c in chosen for seed in seeds]
+
+
+def same_settings(recorded: Config, planned: Config) -> bool:
+    """Whether a recorded run is the planned one. Settings that the record does not know were added
+    later: there the plan must have the default, which is what the old run did. A switch that was
+    removed since must have been off."""
+    old, new = _identity(recorded), _identity(planned)
+    off = (False, None)
+    if any(new[key] != v if key in new else v not in off for key, v in old.items()):
+        return False
+    added = [key for key in new if key not in old]
+    if not added:
+        return True
+    names = {section: planned[section].get("name") for section in settings.SECTIONS}
+    default = _identity(_defaults(json.dumps(names), planned["rounds"]))
+    return all(new[key] == default.get(key) for key in added)
+
+
+def settings_digest(config: Config) -> str:
+    """Identity of what was run, wherever it was run."""
+    text = json.dumps(_identity(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _named(row: str, column: str, only: Sequence[str]) -> bool:
+    texts = (row, column, f"{row}/{column}")
+    return not only or any(fnmatchcase(text, pattern) for pattern in only for text in texts)
+
+
+def _cell(
+    recipe: Recipe,
+    row: RecipeRow,
+    column: RecipeColumn,
+    seed: int,
+    quick: bool,
+    how: Mapping[str, Any],
+) -> Cell:
+    if stop := recipe.stop or column.stop:
+        return Cell(row.id, column.id, seed, {}, stop)
+    try:
+        config = _config(recipe, row, column, seed, quick, how)
+    except UserError as error:
+        return Cell(row.id, column.id, seed, {}, str(error))
+    return Cell(row.id, column.id, seed, config)
+
+
+def _config(
+    recipe: Recipe,
+    row: RecipeRow,
+    column: RecipeColumn,
+    seed: int,
+    quick: bool,
+    how: Mapping[str, Any],
+) -> Config:
+    from idiolect.methods import REGISTRY
+
+    if row.method not in REGISTRY:
+        raise did_you_mean(row.method, REGISTRY, "method")
+    own = {known.name for known in fields(REGISTRY[row.method])}
+    layers = [nested(recipe.base), nested(column.set)]
+    for layer in layers:
+        for key in set(layer.get("method", {})) - _method_keys():
+            raise did_you_mean(key, _method_keys(), "setting of any method")
+        kept = {k: v for k, v in layer.get("method", {}).items() if k in own}
+        layer["method"] = {"name": row.method, **kept}
+    layers.append(nested(row.set))
+    layers += [nested(one.set) for one in recipe.cells if _concerns(one, row.id, column.id)]
+    if quick:
+        small = nested(recipe.size.set)
+        small["method"] = {k: v for k, v in small.get("method", {}).items() if k in own}
+        layers += [small, {"rounds": recipe.size.rounds} if recipe.size.rounds else {}]
+    layers.append({**how, "seed": seed})
+    config = settings.resolve_layers(layers)
+    # A checkpoint of a large stack takes seconds: a few in a run are enough to continue from.
+    config["checkpoint_every"] = max(10, -(-config["rounds"] // 5))
+    return config
+
+
+def _concerns(cell: CellSettings, row: str, column: str) -> bool:
+    rows = (cell.row,) if isinstance(cell.row, str) else cell.row
+    columns = (cell.column,) if isinstance(cell.column, str) else cell.column
+    return (not rows or row in rows) and (not columns or column in columns)
+
+
+def nested(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as sections: {"split.alpha": 1} is {"split": {"alpha": 1}}."""
+    out: dict[str, Any] = {}
+    for path, value in layer.items():
+        first, dot, rest = path.partition(".")
+        value = {rest: value} if dot else value
+        if isinstance(value, Mapping):
+            before = out.get(first, {})
+            before = {"name": before} if isinstance(before, str) else before
+            out[first] = {**before, **nested(value)}
+        else:
+            out[first] = value
+    return out
+
+
+@cache
+def _method_keys() -> frozenset[str]:
+    """The settings of all methods."""
+    from idiolect.methods import REGISTRY
+
+    kinds = (*REGISTRY.values(), REGISTRY["fedavg_ft"])
+    return frozenset(known.name for kind in kinds for known in fields(kind))
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    kept = {key: value for key, value in config.items() if key not in CIRCUMSTANCES}
+    return dict(_flat(kept))
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@lru_cache(maxsize=256)
+def _defaults(names: str, rounds: int) -> Config:
+    sections = {key: {"name": name} for key, name in json.loads(names).items() if name}
+    return settings.resolve_layers([{**sections, "rounds": rounds}])

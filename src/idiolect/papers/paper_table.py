@@ -1,0 +1,234 @@
+"""The table of a recipe: the paper's number beside ours in every cell, in four formats."""
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from idiolect.papers.numbers import unit
+from idiolect.papers.recipe import PAPERS, Recipe, RecipeColumn, RecipeRow
+
+QUICK = "QUICK: shrunk settings, not the paper's; for trying out only"
+Values = Mapping[tuple[str, str, str], Mapping[int, float]]
+States = Mapping[tuple[str, str], str]  # why a cell is empty: "no data", "failed", "stopped"
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """Ours and the paper's number of one row and column."""
+
+    row: str
+    column: str
+    metric: str
+    seeds: tuple[int, ...]
+    mean: float | None
+    std: float | None
+    paper: tuple[float, float | None] | None
+    state: str
+    exists: bool
+    best: bool = False
+
+    def ours(self, digits: int) -> str:
+        if not self.exists:
+            return ""
+        if self.mean is None:
+            return self.state or "–"
+        text = f"{self.mean:.{digits}f}"
+        return text if self.std is None else f"{text} ± {self.std:.{digits}f}"
+
+    def theirs(self) -> str:
+        if self.paper is None:
+            return "–" if self.exists else ""
+        mean, std = self.paper
+        return f"{mean:g}" if std is None else f"{mean:g} ± {std:g}"
+
+
+class PaperTable:
+    """All cells of a recipe, ready to be shown."""
+
+    def __init__(
+        self, recipe: Recipe, values: Values, states: States | None = None, quick: bool = False
+    ) -> None:
+        self.recipe, self.quick = recipe, quick
+        size = recipe.size
+        self.rows = [r for r in recipe.rows if not quick or not size.rows or r.id in size.rows]
+        self.columns = [
+            c for c in recipe.columns if not quick or not size.columns or c.id in size.columns
+        ]
+        self.cells = {
+            (row.id, column.id): self._cell(row, column, values, states or {})
+            for row in self.rows
+            for column in self.columns
+        }
+
+    @property
+    def caption(self) -> str:
+        seeds = sorted({seed for cell in self.cells.values() for seed in cell.seeds})
+        told = f"{PAPERS[self.recipe.paper]}, {self.recipe.title}. "
+        if not seeds:
+            told += "Nothing was run yet. "
+        else:
+            told += f"Ours: mean ± standard deviation over seeds ({_spans(seeds)}); "
+        told += "below it the paper's number."
+        return f"{QUICK}. {told}" if self.quick else told
+
+    def digits(self, metric: str) -> int:
+        return 1 if unit(metric) == "%" else 3
+
+    def ours(self, cell: TableCell, mark: Callable[[str], str] = str) -> str:
+        text = cell.ours(self.digits(cell.metric))
+        few = cell.mean is not None and len(cell.seeds) < len(self._full_seeds())
+        text = mark(text) if cell.best else text
+        return f"{text} (n={len(cell.seeds)})" if few else text
+
+    def lines(self) -> Iterator[tuple[RecipeRow, list[TableCell]]]:
+        """The paper's rows, then those that are not in it."""
+        for row in sorted(self.rows, key=lambda row: row.extra):
+            yield row, [self.cells[row.id, column.id] for column in self.columns]
+
+    def _full_seeds(self) -> Sequence[int]:
+        return self.recipe.size.seeds if self.quick else self.recipe.seeds
+
+    def _cell(
+        self, row: RecipeRow, column: RecipeColumn, values: Values, states: States
+    ) -> TableCell:
+        metric = self.recipe.metric_of(row.id, column.id)
+        found = values.get((row.id, column.id, metric), {})
+        mean = statistics.fmean(found.values()) if found else None
+        std = statistics.stdev(found.values()) if len(found) > 1 else None
+        return TableCell(
+            row.id,
+            column.id,
+            metric,
+            tuple(sorted(found)),
+            mean,
+            std,
+            self.recipe.paper_value(row.id, column.id),
+            states.get((row.id, column.id), ""),
+            self.recipe.has_cell(row.id, column.id),
+            mean is not None and mean == self._best(column, values),
+        )
+
+    def _best(self, column: RecipeColumn, values: Values) -> float | None:
+        """The best mean of a column among the paper's rows; bold only where that is an accuracy."""
+        means = []
+        for row in (row for row in self.rows if not row.extra):
+            metric = self.recipe.metric_of(row.id, column.id)
+            if found := values.get((row.id, column.id, metric)):
+                means += [statistics.fmean(found.values())] if unit(metric) == "%" else []
+        return max(means) if len(means) > 1 else None
+
+
+def terminal(table: PaperTable) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=table.caption, title_justify="left",
+        title_style="bold red" if table.quick else "",
+    )  # fmt: skip
+    view.add_column("")
+    for column in table.columns:
+        view.add_column(_heading(column), justify="right")
+    for row, cells in table.lines():
+        shown = [
+            Text(table.ours(cell), style="bold" if cell.best else "")
+            + Text(f"\n{cell.theirs()}", style="dim")
+            for cell in cells
+        ]
+        view.add_row(Text(_name(row)), *shown)
+    return view
+
+
+def markdown(table: PaperTable) -> str:
+    head = ["", *(_heading(column) for column in table.columns)]
+    lines = [head, ["---"] + ["--:"] * len(table.columns)]
+    for row, cells in table.lines():
+        shown = [_join(table.ours(cell, _bold), cell.theirs()) for cell in cells]
+        lines.append([_name(row), *shown])
+    grid = "".join(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in li)} |\n" for li in lines)
+    return f"{table.caption}\n\n{grid}"
+
+
+def latex(table: PaperTable) -> str:
+    """A booktabs table; ours above the paper's number."""
+    columns = "l" + "r" * len(table.columns)
+    out = [rf"% {table.caption}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    out.append(" & ".join(["", *(_tex(_heading(c)) for c in table.columns)]) + r" \\")
+    out.append(r"\midrule")
+    extra = False
+    for row, cells in table.lines():
+        if row.extra and not extra:
+            out.append(r"\midrule")
+            extra = True
+        ours = [_tex(table.ours(cell)) for cell in cells]
+        ours = [rf"\textbf{{{o}}}" if c.best else o for o, c in zip(ours, cells, strict=True)]
+        out.append(" & ".join([_tex(_name(row)), *ours]) + r" \\")
+        theirs = [rf"\textit{{{_tex(cell.theirs())}}}" for cell in cells]
+        out.append(" & ".join(["", *theirs]) + r" \\")
+    out += [r"\bottomrule", r"\end{tabular}"]
+    if table.quick:
+        out.append(rf"\par\textbf{{{_tex(QUICK)}}}")
+    return "\n".join([*out, ""])
+
+
+def as_csv(table: PaperTable) -> str:
+    """One line per cell, full precision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["recipe", "row", "column", "metric", "unit", "mean", "std", "seeds", "paper_mean",
+         "paper_std", "difference", "in_paper", "state", "quick"]
+    )  # fmt: skip
+    for row, cells in table.lines():
+        for cell in (cell for cell in cells if cell.exists):
+            paper = cell.paper or (None, None)
+            gap = None if cell.mean is None or cell.paper is None else cell.mean - cell.paper[0]
+            writer.writerow(
+                [table.recipe.name, cell.row, cell.column, cell.metric, unit(cell.metric),
+                 _number(cell.mean), _number(cell.std), " ".join(map(str, cell.seeds)),
+                 _number(paper[0]), _number(paper[1]), _number(gap), "no" if row.extra else "yes",
+                 cell.state, "yes" if table.quick else "no"]
+            )  # fmt: skip
+    return text.getvalue()
+
+
+FORMATS: dict[str, Callable[[PaperTable], str]] = {"md": markdown, "latex": latex, "csv": as_csv}
+
+
+def _heading(column: RecipeColumn) -> str:
+    return (column.label or column.id) + (" *" if column.extra else "")
+
+
+def _name(row: RecipeRow) -> str:
+    return (row.label or row.id) + (" *" if row.extra else "")
+
+
+def _join(ours: str, theirs: str) -> str:
+    return f"{ours}<br>{theirs}" if ours or theirs else ""
+
+
+def _bold(text: str) -> str:
+    return f"**{text}**"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _tex(text: str) -> str:
+    special: dict[str, str | int | None] = {
+        "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "–": "--",
+        "β": r"$\beta$", "α": r"$\alpha$", "γ": r"$\gamma$", "λ": r"$\lambda$", "ρ": r"$\rho$",
+        "τ": r"$\tau$", "Γ": r"$\Gamma$", "≥": r"$\ge$", "≤": r"$\le$",
+    }  # fmt: skip
+    return text.translate(str.maketrans(special))
+
+
+def _spans(seeds: Sequence[int]) -> str:
+    """0, 1, 2 as 0-2."""
+    whole = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds))

@@ -1,0 +1,200 @@
+"""What a recipe still lacks, what that costs, and what comes first.
+
+A job is what one process runs in one stack: all missing seeds of one row and column.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from idiolect.errors import UserError
+from idiolect.papers.cells import Cell, settings_digest
+from idiolect.papers.recipe import Recipe
+from idiolect.papers.results import Record, Results
+from idiolect.papers.verdicts import Values, judge, needed
+from idiolect.runs.config import Config, digest
+
+SAMPLES_PER_SECOND = {"gpu": 60_000.0, "cpu": 2_000.0}  # until something was measured
+
+
+@dataclass
+class CellJob:
+    """Cells that are run together."""
+
+    results: Results
+    cells: list[Cell]
+    outs: list[Path]
+    seconds: float = 0.0  # estimated
+    measured: bool = False  # whether the estimate rests on records
+    tries: int = 0  # times it failed already
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.results.recipe
+
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        return {(cell.row, cell.column) for cell in self.cells}
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({cell.seed for cell in self.cells})
+
+    @property
+    def label(self) -> str:
+        names = f"{self.cells[0].row}/{self.cells[0].column}"
+        return f"{self.recipe.name} {names} seed {','.join(map(str, self.seeds))}"
+
+
+@dataclass
+class Missing:
+    """The cells of a recipe by what stands between them and a number."""
+
+    done: list[Cell]
+    jobs: list[CellJob]
+    no_data: list[tuple[Cell, str]]
+    broken: list[Cell]
+
+
+def missing(results: Results, cells: Sequence[Cell], out: Path) -> Missing:
+    """Sort cells into finished ones, jobs, and those that cannot be run here."""
+    found = Missing([], [], [], [])
+    together: dict[str, list[Cell]] = {}
+    reasons: dict[str, str] = {}
+    for cell in cells:
+        if cell.broken:
+            found.broken.append(cell)
+        elif results.of(cell) is not None:
+            found.done.append(cell)
+        else:
+            data = str(cell.config["data"])
+            if data not in reasons:
+                reasons[data] = without_data(cell.config)
+            if reasons[data]:
+                found.no_data.append((cell, reasons[data]))
+            else:  # cells that differ in what they show share their runs
+                key = settings_digest({**cell.config, "seed": 0})
+                together.setdefault(key, []).append(cell)
+    for members in together.values():
+        outs = [run_directory(out, cell.config) for cell in members]
+        found.jobs.append(CellJob(results, members, outs))
+    return found
+
+
+def run_directory(out: Path, config: Config) -> Path:
+    """Where a run is kept; recipes that share a run share its directory."""
+    names = "-".join(str(config[key]["name"]) for key in ("method", "data", "split"))
+    return out / f"{names}-seed{config['seed']}-{digest(config)[:10]}"
+
+
+def without_data(config: Config) -> str:
+    """Why its dataset cannot be loaded, in one line that says how to get it; "" if it is here."""
+    from idiolect.data import datasets, places
+
+    dataset = datasets.dataset(config["data"])
+    if dataset.find() is not None or (dataset.hub_repository and places.hub_installed()):
+        return ""
+    return str(dataset.not_found())
+
+
+def estimate(jobs: Sequence[CellJob], records: Sequence[Record], on_gpu: bool) -> None:
+    """Set each job's seconds: from the speed of recorded runs like it, else from its samples."""
+    known = [r for r in records if _is_gpu(r) == on_gpu and r.seconds > 0]
+    for job in jobs:
+        config = job.cells[0].config
+        speed, job.measured = _speed(config, known)
+        job.seconds = work(config) / (speed or SAMPLES_PER_SECOND["gpu" if on_gpu else "cpu"])
+        job.seconds *= len(job.seeds)
+
+
+def ordered(jobs: Sequence[CellJob], values: Mapping[str, Values]) -> list[CellJob]:
+    """The most informative first: again and again the open claim that is cheapest to complete.
+    Columns a recipe lists as `first` come before its others, cells of no claim last."""
+    left = list(jobs)
+    out: list[CellJob] = []
+    recipes = {job.recipe.name: job.recipe for job in jobs}
+    quick = any(job.results.quick for job in jobs)
+    open_claims = [
+        (name, needed(recipe, done.claim))
+        for name, recipe in recipes.items()
+        for done in judge(recipe, values.get(name, {}), quick)
+        if done.answer == "not enough evidence"
+    ]
+    for early in (True, False):
+        tier = [job for job in left if _is_first(job) == early]
+        left = [job for job in left if job not in tier]
+        goals = [[j for j in tier if j.recipe.name == n and j.places & p] for n, p in open_claims]
+        while goals := [goal for goal in goals if goal]:
+            best = min(goals, key=lambda goal: sum(job.seconds for job in goal))
+            out += sorted(best, key=lambda job: job.seconds)
+            goals = [[job for job in goal if job not in best] for goal in goals]
+        rest = [job for job in tier if job not in out]
+        out += sorted(rest, key=lambda job: (_is_extra(job), job.seconds))
+    return out
+
+
+def work(config: Config) -> float:
+    """Training samples a run sees, about."""
+    from idiolect.data import datasets
+
+    method, split = config["method"], config["split"]
+    dataset = datasets.dataset(config["data"])
+    limit = config["data"].get("sample") or config["data"].get("rows") or dataset.expected
+    samples = float(limit[0]) if limit else 10_000.0
+    epochs = method.get("epochs") or 1
+    if method.get("steps"):
+        batch = method.get("batch_size", 1)
+        batch = batch if isinstance(batch, int) else samples / split.get("clients", 1)
+        samples = min(samples * epochs, method["steps"] * batch * split.get("clients", 1))
+    else:
+        samples *= epochs * (method.get("tau") or 1)
+    return max(1.0, samples * config["rounds"] * config["participation"].get("rate", 1.0))
+
+
+def _speed(config: Config, records: Sequence[Record]) -> tuple[float | None, bool]:
+    def like(record: Record, *sections: str) -> bool:
+        return all(record.config[s].get("name") == config[s].get("name") for s in sections)
+
+    for sections in (("method", "data", "model"), ("data", "model"), ("method",), ()):
+        rates = [work(r.config) / r.seconds for r in records if like(r, *sections)]
+        if rates:
+            return median(rates), "method" in sections or "model" in sections
+    return None, False
+
+
+def _is_first(job: CellJob) -> bool:
+    first = job.recipe.first
+    return not first or any(column in first for _, column in job.places)
+
+
+def _is_extra(job: CellJob) -> bool:
+    return all(job.recipe.row(row).extra for row, _ in job.places)
+
+
+def _is_gpu(record: Record) -> bool:
+    return "NVIDIA" in str(record.machine.get("device")) or "AMD Instinct" in str(
+        record.machine.get("device")
+    )
+
+
+def all_results(root: Path, quick: bool) -> list[Results]:
+    """The results of every recipe in the folder, as far as they can be read."""
+    from idiolect.papers import recipe as recipes
+
+    found = []
+    for name in recipes.names():
+        folder = root / name / "quick" if quick else root / name
+        if (folder / "runs.jsonl").exists():
+            try:
+                found.append(Results(root, recipes.read(name), quick))
+            except UserError:
+                continue
+    return found
+
+
+def gpu_here(how: dict[str, Any]) -> bool:
+    import torch
+
+    return str(how.get("device", "auto")) != "cpu" and torch.cuda.is_available()

@@ -1,0 +1,320 @@
+"""A recipe: one table or figure of a paper as a YAML file, read and checked (docs/recipes.md)."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from idiolect.core.fields import Checked, hyper, make
+from idiolect.errors import UserError, did_you_mean
+from idiolect.runs.config import read_yaml
+
+FOLDER = Path(__file__).parent / "recipes"
+PAPERS = {
+    "spfl": "SPFL",
+    "plga": "PLGA",
+    "feddwa": "FedDWA",
+    "pflego": "PFLEGO",
+    "fedas": "FedAS",
+}
+IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+
+@dataclass(frozen=True)
+class RecipeColumn(Checked):
+    """A column of the table, or a point on the x axis: an override of the base settings."""
+
+    id: str = hyper("", "short name")
+    label: str = hyper("", "heading; the id if not given")
+    set: dict = hyper({}, "settings, dotted or nested")
+    metric: str | None = hyper(None, "number it shows; the recipe's if not given")
+    extra: bool = hyper(False, "not in the paper")
+    rows: tuple[str, ...] | None = hyper(None, "rows that have it; all if not given")
+    panel: str = hyper("", "figure: panel it is drawn in")
+    stop: str = hyper("", "why it cannot be run")
+
+
+@dataclass(frozen=True)
+class RecipeRow(Checked):
+    """A row of the table, or a line of the figure: a method and its settings."""
+
+    id: str = hyper("", "short name")
+    label: str = hyper("", "heading; the id if not given")
+    method: str = hyper("", "method")
+    set: dict = hyper({}, "settings, dotted or nested")
+    extra: bool = hyper(False, "not in the paper")
+    columns: tuple[str, ...] | None = hyper(None, "columns it is run in; all if not given")
+    metric: str | None = hyper(None, "number it shows; the column's or recipe's if not given")
+    panel: str = hyper("", "figure: panel it is drawn in")
+
+
+@dataclass(frozen=True)
+class CellSettings(Checked):
+    """Settings of single cells, where they depend on row and column."""
+
+    row: str | tuple[str, ...] = hyper((), "row or rows")
+    column: str | tuple[str, ...] = hyper((), "column or columns")
+    set: dict = hyper({}, "settings, dotted or nested")
+
+
+ClaimKind = Literal[
+    "best", "beats", "order", "within", "ratio", "trend", "near", "above", "below"
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim(Checked):
+    """A sentence of the paper that numbers decide."""
+
+    id: str = hyper("", "short name")
+    says: str = hyper("", "the claim in words")
+    kind: ClaimKind = hyper("best", "how it is decided")
+    row: str | tuple[str, ...] = hyper((), "row or rows it is about")
+    over: str | tuple[str, ...] = hyper((), "beats: the row or rows that are beaten")
+    rows: tuple[str, ...] = hyper((), "order: best first")
+    among: tuple[str, ...] = hyper((), "best: the rivals; all rows of the paper if not given")
+    lower: bool = hyper(False, "best, beats, order: lower is better")
+    ratio: float = hyper(1.0, "ratio: number of row / number of over")
+    along: tuple[str, ...] = hyper((), "trend: columns (or rows) in order")
+    direction: Literal["up", "down", "flat"] = hyper("up", "trend: where to")
+    by: float = hyper(0.0, "beats, trend: by more than this; within, flat: at most this")
+    within: float | None = hyper(None, "near, ratio: largest distance", min=0)
+    value: float | None = hyper(None, "above, below: the constant")
+    columns: tuple[str, ...] = hyper((), "columns it is about; all if not given")
+    average: bool = hyper(False, "the mean over columns decides, not every column")
+    metric: str | None = hyper(None, "number it is about; the cell's if not given")
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        return _tuple(self.row)
+
+    @property
+    def beaten(self) -> tuple[str, ...]:
+        return _tuple(self.over)
+
+
+@dataclass(frozen=True)
+class QuickSize(Checked):
+    """How --quick shrinks a recipe."""
+
+    rounds: int | None = hyper(None, "rounds", min=1)
+    seeds: tuple[int, ...] = hyper((0, 1), "seeds")
+    set: dict = hyper({}, "settings put over those of every cell")
+    columns: tuple[str, ...] = hyper((), "columns; all if not given")
+    rows: tuple[str, ...] = hyper((), "rows; all if not given")
+
+
+@dataclass(frozen=True)
+class Chart(Checked):
+    """What a figure shows."""
+
+    chart: Literal["lines", "bars", "heatmap"] = hyper("lines", "kind of figure")
+    x: str = hyper("round", "round, column, a setting such as stragglers.count; heatmap: its word")
+    y: str | tuple[str, ...] = hyper("accuracy", "series over rounds, a logged matrix (heatmap)")
+    series: Literal["rows", "columns", "clients", "layers"] = hyper("rows", "what a line is")
+    panels: Literal["none", "rows", "columns"] = hyper("none", "what a panel is")
+    rounds: tuple[int, ...] = hyper((), "heatmap: the rounds shown; the last if not given")
+    xlabel: str = hyper("", "x axis, with unit")
+    ylabel: str = hyper("", "y axis, with unit")
+
+
+@dataclass(frozen=True)
+class Recipe(Checked):
+    """A table or figure of a paper."""
+
+    name: str = hyper("", "the file's name")
+    paper: str = hyper("", "spfl, plga, feddwa, pflego or fedas")
+    kind: Literal["table", "figure"] = hyper("table", "table or figure")
+    title: str = hyper("", "title")
+    seeds: tuple[int, ...] = hyper((0, 1, 2), "seeds of the full size")
+    metric: str = hyper("protocol", "number of a cell")
+    stop: str = hyper("", "why it cannot be run")
+    base: dict = hyper({}, "settings every cell starts from")
+    columns: tuple[Any, ...] = hyper((), "columns")
+    rows: tuple[Any, ...] = hyper((), "rows")
+    cells: tuple[Any, ...] = hyper((), "settings of single cells")
+    first: tuple[str, ...] = hyper((), "columns that are run before the others")
+    series: tuple[str, ...] = hyper((), "series over rounds that are kept")
+    paper_values: dict = hyper({}, "the paper's numbers: row, column, number or [mean, std]")
+    claims: tuple[Any, ...] = hyper((), "claims")
+    quick: dict = hyper({}, "how --quick shrinks it")
+    figure: dict = hyper({}, "what the figure shows")
+    notes: tuple[str, ...] = hyper((), "what the paper leaves open, and what was chosen")
+    file: str = field(default="", metadata={"doc": "", "bounds": {}})
+
+    @property
+    def size(self) -> QuickSize:
+        return make(QuickSize, self.quick, "quick")
+
+    @property
+    def shown(self) -> Chart | None:
+        return make(Chart, self.figure, "figure") if self.kind == "figure" else None
+
+    def metric_of(self, row: str, column: str) -> str:
+        """The number a cell shows."""
+        return self.row(row).metric or self.column(column).metric or self.metric
+
+    def numbers_of(self, row: str, column: str) -> set[str]:
+        """All numbers that the table and the claims need of a cell."""
+        return {self.metric_of(row, column), *(c.metric for c in self.claims if c.metric)}
+
+    def series_of(self, row: str, column: str) -> tuple[str, ...]:
+        """Series over rounds that are stored with a cell."""
+        chart = self.shown
+        drawn: tuple[str, ...] = ()
+        if chart and (chart.x == "round" or chart.chart == "heatmap"):
+            own = self.row(row).metric or self.column(column).metric
+            drawn = (own.partition(":")[0],) if own and chart.x == "round" else _tuple(chart.y)
+        return tuple(dict.fromkeys([*self.series, *drawn]))
+
+    def row(self, name: str) -> RecipeRow:
+        return next(one for one in self.rows if one.id == name)
+
+    def column(self, name: str) -> RecipeColumn:
+        return next(one for one in self.columns if one.id == name)
+
+    def has_cell(self, row: str, column: str) -> bool:
+        columns, rows = self.row(row).columns, self.column(column).rows
+        return (columns is None or column in columns) and (rows is None or row in rows)
+
+    def paper_value(self, row: str, column: str) -> tuple[float, float | None] | None:
+        """The paper's mean and spread, where it prints them."""
+        found = self.paper_values.get(row, {}).get(column)
+        if found is None:
+            return None
+        mean, spread = found if isinstance(found, list | tuple) else (found, None)
+        return float(mean), None if spread is None else float(spread)
+
+
+def names() -> list[str]:
+    return sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+def read(name: str) -> Recipe:
+    """A recipe by its name, or one of your own by its file."""
+    if name.endswith((".yaml", ".yml")):
+        return read_file(Path(name))
+    if name not in names():
+        raise did_you_mean(name, names(), "recipe")
+    return read_file(FOLDER / f"{name}.yaml")
+
+
+def read_file(file: Path) -> Recipe:
+    """Read and check a recipe; the error names file, key and fix."""
+    try:
+        return _checked({"name": file.stem, **read_yaml(file)}, file)
+    except UserError as error:
+        raise UserError(f"{file.name}: {str(error).removeprefix(f'{file.name}: ')}") from None
+
+
+def _checked(loaded: dict[str, Any], file: Path) -> Recipe:
+    for key, kind in (("columns", RecipeColumn), ("rows", RecipeRow), ("claims", Claim)):
+        sections = loaded.get(key) or []
+        if not isinstance(sections, list) or not all(isinstance(s, Mapping) for s in sections):
+            raise UserError(f"{key} must be a list of sections such as {{id: …}}")
+        loaded[key] = tuple(make(kind, one, f"one of {key}") for one in sections)
+        _unique(key, [one.id for one in loaded[key]])
+    loaded["cells"] = tuple(make(CellSettings, c, "cells") for c in loaded.get("cells") or ())
+    recipe = make(Recipe, loaded, "a recipe")
+    if recipe.name != file.stem:
+        raise UserError(f"name is '{recipe.name}'; it must be the file's name, {file.stem}")
+    if recipe.paper not in PAPERS:
+        raise did_you_mean(recipe.paper, PAPERS, "paper")
+    if not recipe.rows or not recipe.columns:
+        raise UserError("rows and columns must not be empty")
+    if bool(recipe.figure) != (recipe.kind == "figure"):
+        raise UserError("kind: figure and the section figure belong together")
+    _check_names(recipe)
+    _check_paper_values(recipe)
+    for claim in recipe.claims:
+        _check_claim(recipe, claim)
+    _ = recipe.size, recipe.shown
+    object.__setattr__(recipe, "file", str(file))
+    return recipe
+
+
+def _check_names(recipe: Recipe) -> None:
+    rows, columns = [row.id for row in recipe.rows], [column.id for column in recipe.columns]
+    _known(recipe.first, columns, "column in first")
+    _known(recipe.size.rows, rows, "row in quick")
+    _known(recipe.size.columns, columns, "column in quick")
+    for row in recipe.rows:
+        if not row.method:
+            raise UserError(f"row {row.id} has no method")
+        _known(row.columns or (), columns, f"column of row {row.id}")
+    for column in recipe.columns:
+        _known(column.rows or (), rows, f"row of column {column.id}")
+    for cell in recipe.cells:
+        _known(_tuple(cell.row), rows, "row in cells")
+        _known(_tuple(cell.column), columns, "column in cells")
+
+
+def _check_paper_values(recipe: Recipe) -> None:
+    rows, columns = [row.id for row in recipe.rows], [column.id for column in recipe.columns]
+    _known(recipe.paper_values, rows, "row in paper_values")
+    for row, values in recipe.paper_values.items():
+        if not isinstance(values, Mapping):
+            raise UserError(f"paper_values.{row} must be a section of columns")
+        _known(values, columns, f"column in paper_values.{row}")
+        for column, value in values.items():
+            pair = value if isinstance(value, list) and len(value) == 2 else [value]
+            if not all(isinstance(n, int | float) for n in pair):
+                raise UserError(
+                    f"paper_values.{row}.{column} must be a number or [mean, std], got {value!r}"
+                )
+            if not recipe.has_cell(row, column):
+                raise UserError(f"paper_values.{row}.{column}: row {row} has no such column")
+
+
+NEEDED = {
+    "best": ("row",),
+    "beats": ("row", "over"),
+    "order": ("rows",),
+    "within": ("row", "over"),
+    "ratio": ("row", "over", "within"),
+    "trend": ("along",),
+    "near": ("row", "within"),
+    "above": ("row", "value"),
+    "below": ("row", "value"),
+}
+
+
+def _check_claim(recipe: Recipe, claim: Claim) -> None:
+    rows, columns = [row.id for row in recipe.rows], [column.id for column in recipe.columns]
+    what = f"claim {claim.id}"
+    if not claim.says:
+        raise UserError(f"{what} says nothing; write `says: …`")
+    for key in NEEDED[claim.kind]:
+        if getattr(claim, key) in ((), None):
+            raise UserError(f"{what}: kind {claim.kind} needs {key}")
+    _known((*claim.about, *claim.beaten, *claim.rows, *claim.among), rows, f"row in {what}")
+    _known(claim.columns, columns, f"column in {what}")
+    if claim.kind == "trend":
+        over_columns = set(claim.along) <= set(columns)
+        if len(claim.along) < 2 or not (over_columns or set(claim.along) <= set(rows)):
+            raise UserError(f"{what}: along must be two or more columns, or two or more rows")
+        if over_columns and not claim.about:
+            raise UserError(f"{what}: a trend along columns needs row")
+    if claim.kind == "near":
+        for row in claim.about:
+            if not recipe.paper_values.get(row):
+                raise UserError(f"{what}: the paper prints no number for {row}")
+
+
+def _unique(what: str, ids: Sequence[str]) -> None:
+    for one in ids:
+        if not IDENTIFIER.fullmatch(one):
+            raise UserError(f"{what}: '{one}' is no id; use letters, digits, _ . + -")
+        if ids.count(one) > 1:
+            raise UserError(f"{what}: the id {one} is there twice")
+
+
+def _known(used: Iterable[str], known: Sequence[str], what: str) -> None:
+    for one in used:
+        if one not in known:
+            raise did_you_mean(one, known, what)
+
+
+def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value

@@ -1,0 +1,244 @@
+"""The folder of results of a recipe: what was run, and what came out.
+
+`runs.jsonl` has one record per finished run, `cells.csv` one line per cell for people and programs,
+`series/` one small CSV per run where a figure needs the rounds, `failed.json` why cells could not
+be run. Records are added by writing the whole file anew and renaming it, under a lock: a kill at
+any moment leaves the file as it was, and two commands can write to one folder.
+
+A cell's record is found by its settings, so cells with equal settings share one run.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import idiolect
+from idiolect.core import files
+from idiolect.errors import UserError
+from idiolect.papers import numbers, round_series
+from idiolect.papers.cells import Cell, same_settings, settings_digest
+from idiolect.papers.numbers import MISSING, FinishedRun, Moment
+from idiolect.papers.recipe import Recipe
+from idiolect.runs.config import Config
+
+HOME = re.compile(r"(?<![\w.])/(?:[\w.+~-]+/)+")  # folders of the machine a run was made on
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run."""
+
+    numbers: dict[str, float | None]
+    config: Config
+    summary: dict[str, Any]
+    machine: dict[str, Any]
+    quick: bool = False
+    borrowed: str = ""  # the recipe that ran it, where that was another one
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def seconds(self) -> float:
+        return float(self.summary["seconds"])
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.summary.get("diverged"))
+
+    @property
+    def digest(self) -> str:
+        return settings_digest(self.config)
+
+    def shown(self, metric: str) -> Any:
+        """A number of the run; MISSING if only the run directory could tell it."""
+        if metric in self.numbers:
+            return self.numbers[metric]
+        return numbers.from_summary(self.summary, metric)
+
+
+class Results:
+    """The records of one recipe, at full size or quick."""
+
+    def __init__(self, root: Path, recipe: Recipe, quick: bool = False) -> None:
+        self.root, self.recipe, self.quick = root, recipe, quick
+        self.folder = root / recipe.name / "quick" if quick else root / recipe.name
+        self._keep(self._read())
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({record.seed for record in self.records})
+
+    def of(self, cell: Cell) -> Record | None:
+        """The record of this cell: of a run with its settings that has all its numbers."""
+        wanted = self.recipe.numbers_of(cell.row, cell.column)
+        for record in self._like(cell.config):
+            if any(record.shown(metric) is MISSING for metric in wanted):
+                continue
+            if self._has_series(record, self.recipe.series_of(cell.row, cell.column)):
+                return record
+        return None
+
+    def add(self, cells: Sequence[Cell], outs: Sequence[Path]) -> None:
+        """Record finished run directories, each of which may be the run of several cells."""
+        made: dict[str, Record] = {}
+        wanted: dict[str, tuple[set[str], set[str]]] = {}
+        for cell in cells:
+            metrics, kept = wanted.setdefault(settings_digest(cell.config), (set(), set()))
+            metrics |= self.recipe.numbers_of(cell.row, cell.column)
+            kept |= set(self.recipe.series_of(cell.row, cell.column))
+        for cell, out in zip(cells, outs, strict=True):
+            key = settings_digest(cell.config)
+            if key in made:
+                continue
+            run, (metrics, kept) = FinishedRun(out), wanted[key]
+            shown = {name: numbers.number(run, name) for name in sorted(metrics)}
+            about = _machine(out, cell.config)
+            made[key] = Record(shown, cell.config, run.summary, about, self.quick)
+            if kept:
+                moments = {name: numbers.series(run, name) for name in sorted(kept)}
+                round_series.write(self.series_file(made[key]), moments)
+        with self._locked():
+            self._put(list(made.values()))
+            names = {cell.name for cell in cells}
+            self._write_failures({k: v for k, v in self.failures().items() if k not in names})
+
+    def borrow(self, cell: Cell, others: Sequence["Results"]) -> bool:
+        """Copy the record of the same run from another recipe, if one has it."""
+        for other in others:
+            for found in other._like(cell.config):
+                wanted = self.recipe.numbers_of(cell.row, cell.column)
+                shown = {metric: found.shown(metric) for metric in sorted(wanted)}
+                kept = self.recipe.series_of(cell.row, cell.column)
+                if MISSING in shown.values() or not other._has_series(found, kept):
+                    continue
+                source = found.borrowed or other.recipe.name
+                record = Record(
+                    shown, found.config, found.summary, found.machine, self.quick, source
+                )
+                with self._locked():
+                    if kept:
+                        moments = round_series.read(other.series_file(found))
+                        round_series.write(self.series_file(record), moments)
+                    self._put([record])
+                return True
+        return False
+
+    def fail(self, cell: Cell, reason: str) -> None:
+        with self._locked():
+            self._write_failures({**self.failures(), cell.name: HOME.sub("", reason)})
+
+    def failures(self) -> dict[str, str]:
+        """Why cells could not be run when that was last tried."""
+        with suppress(OSError, json.JSONDecodeError):
+            text = (self.folder / "failed.json").read_text(encoding="utf-8")
+            return dict(json.loads(text))
+        return {}
+
+    def series(self, cell: Cell) -> dict[str, list[Moment]]:
+        record = self.of(cell)
+        return round_series.read(self.series_file(record)) if record else {}
+
+    def series_file(self, record: Record) -> Path:
+        method = record.config["method"]["name"]
+        return self.folder / "series" / f"{method}-seed{record.seed}-{record.digest}.csv"
+
+    def _has_series(self, record: Record, wanted: Sequence[str]) -> bool:
+        path = self.series_file(record)
+        return not wanted or (path.exists() and set(wanted) <= set(round_series.names(path)))
+
+    def _like(self, config: Config) -> list[Record]:
+        near = self._index.get(_coarse(config), []) if config else []
+        return [record for record in near if same_settings(record.config, config)]
+
+    def _keep(self, records: list[Record]) -> None:
+        self.records = records
+        self._index: dict[Any, list[Record]] = {}
+        for record in records:
+            self._index.setdefault(_coarse(record.config), []).append(record)
+
+    def _put(self, fresh: Sequence[Record]) -> None:
+        """A new record replaces the one with the same settings; its numbers are kept too."""
+        before = self._read()
+        old = {one.digest: one for one in before}
+        for record in fresh:
+            if record.digest in old:
+                record.numbers.update(
+                    {k: v for k, v in old[record.digest].numbers.items() if k not in record.numbers}
+                )
+        new = {one.digest for one in fresh}
+        kept = [one for one in before if one.digest not in new] + list(fresh)
+        kept.sort(key=lambda one: (one.config["method"]["name"], one.digest[:6], one.seed))
+        self._keep(kept)
+        lines = [json.dumps(_as_json(one), allow_nan=False) for one in kept]
+        files.write_text(self.folder / "runs.jsonl", "".join(f"{line}\n" for line in lines))
+
+    def _write_failures(self, failures: Mapping[str, str]) -> None:
+        path = self.folder / "failed.json"
+        if failures:
+            files.write_json(path, dict(failures))
+        else:
+            path.unlink(missing_ok=True)
+
+    def _read(self) -> list[Record]:
+        path = self.folder / "runs.jsonl"
+        if not path.exists():
+            return []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            return [Record(**json.loads(line)) for line in lines]
+        except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read ({error}); restore it or remove it") from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / ".lock").open("a", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write to {self.folder}: {error.strerror}") from None
+        with file:
+            with suppress(ImportError, OSError):
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _coarse(config: Config) -> tuple[Any, ...]:
+    """What runs with the same settings surely have in common; to find them quickly."""
+    names = (config[key].get("name") for key in ("method", "data", "split"))
+    return (*names, config["rounds"], config["seed"])
+
+
+def _machine(out: Path, config: Config) -> dict[str, Any]:
+    env: dict[str, Any] = {}
+    with suppress(OSError, json.JSONDecodeError):
+        env = json.loads((out / "env.json").read_text(encoding="utf-8"))
+    return {
+        "device": env.get("device_name") or config["device"],
+        "commit": env.get("commit"),
+        "started": env.get("started"),
+        "python": env.get("python"),
+        "torch": env.get("packages", {}).get("torch"),
+        "version": idiolect.__version__,
+        "threads": env.get("threads"),
+        "cores": os.cpu_count(),
+    }
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    return {**vars(record), "config": _sanitised(record.config)}
+
+
+def _sanitised(value: Any) -> Any:
+    """Paths of the machine the run was made on say nothing elsewhere."""
+    if isinstance(value, Mapping):
+        return {key: _sanitised(one) for key, one in value.items()}
+    return HOME.sub("", value) if isinstance(value, str) else value

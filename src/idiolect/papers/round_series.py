@@ -1,0 +1,31 @@
+"""Series over rounds as small CSV files: what a figure shows of a run."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from idiolect.core import files
+from idiolect.papers.numbers import Moment
+
+
+def write(path: Path, moments: Mapping[str, Sequence[Moment]]) -> None:
+    """Series beside those that the file has already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = read(path) if path.exists() else {}
+    lines = ["series,round,item,value"]
+    for name, values in {**before, **moments}.items():
+        lines += [f'{name},{m.round},"{m.item}",{m.value:.6g}' for m in values]
+    files.write_text(path, "\n".join(lines) + "\n")
+
+
+def read(path: Path) -> dict[str, list[Moment]]:
+    found: dict[str, list[Moment]] = {}
+    with open(path, encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            moment = Moment(int(line["round"]), line["item"], float(line["value"]))
+            found.setdefault(line["series"], []).append(moment)
+    return found
+
+
+def names(path: Path) -> list[str]:
+    return list(read(path))

@@ -1,0 +1,196 @@
+"""Numbers that few tables show: each a function of a run and the word after the colon."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from idiolect.errors import UserError
+from idiolect.papers.numbers import FinishedRun, protocol_value, series
+from idiolect.simulation import metrics
+from idiolect.simulation.protocols import protocol as protocol_named
+
+MIB = 2.0**20
+
+
+def protocol(run: FinishedRun, part: str) -> float | None:
+    """`protocol:10`: what the protocol quotes when only ten rounds are known."""
+    value = protocol_value(run, int(part))["value"] if part else run.summary["protocol"]["value"]
+    return None if value is None else 100 * value
+
+
+def client_accuracy(run: FinishedRun, part: str) -> float | None:
+    """`client_accuracy:3`: client 3 in the round and series of the protocol."""
+    told = protocol_value(run)
+    chosen = protocol_named(run.config["protocol"])
+    rows = metrics.rounds_of(run.table).get(told["round"], {})
+    if not rows:
+        return None
+    found = rows[f"accuracy_{chosen.series}"][rows["client"] == int(part)]
+    if len(found) == 0:
+        raise UserError(f"client_accuracy:{part}: the run has {len(rows['client'])} clients")
+    return 100 * float(found[0])
+
+
+def delivered_unless_trained(run: FinishedRun, part: str) -> float | None:
+    """Pooled over all clients, best round: those of the round with the model they just trained, all
+    others with the model the server has for them. So the authors of FedAS test their baselines."""
+    values = []
+    for rows in metrics.rounds_of(run.table).values():
+        shared = rows.get("accuracy_global", np.full(len(rows["client"]), np.nan))
+        delivered = np.where(np.isfinite(shared), shared, rows["accuracy_before"])
+        own = rows["started"] & np.isfinite(rows["accuracy_after"])
+        accuracy = np.where(own, rows["accuracy_after"], delivered)
+        seen = ~rows["unseen"]
+        pooled = metrics.stats(accuracy[seen], rows["test_size"][seen])["pooled"]
+        values += [] if pooled is None else [pooled]
+    return 100 * max(values) if values else None
+
+
+def bytes_per_client_round(run: FinishedRun, part: str) -> float | None:
+    """MiB up and down of one client in one round that it takes part in (`:up`, `:down`)."""
+    keys = {"": ("bytes_up", "bytes_down"), "up": ("bytes_up",), "down": ("bytes_down",)}
+    if part not in keys:
+        raise UserError(f"bytes_per_client_round:{part}: use up or down after the colon")
+    started = sum(len(event["started"]) for event in run.events)
+    sent = sum(run.summary[key] for key in keys[part])
+    return sent / started / MIB if started else None
+
+
+def flops_per_round(run: FinishedRun, part: str) -> float | None:
+    """FLOPs of all clients together in one round; needs `measure: [flops]`."""
+    return _per_round(run, "flops")
+
+
+def passes_per_round(run: FinishedRun, part: str) -> float | None:
+    """Network passes of all clients together in one round; needs `measure: [flops]`."""
+    return _per_round(run, "passes")
+
+
+def own_group_share(run: FinishedRun, part: str) -> float | None:
+    """Of the g largest aggregation weights of a client (g: size of its group, itself included), the
+    share that belongs to its own group; mean over clients. Groups are those of the split."""
+    weights = _logged(run, "aggregation_weight", part)
+    if weights is None:
+        return None
+    own = _logged(run, "own_weight", part)
+    if own is not None and own.shape == weights.shape[:1]:  # FedFomo keeps its own part apart
+        weights = (1 - own[:, None]) * weights
+        np.fill_diagonal(weights, own)
+    group = _groups(run)
+    shares = []
+    for client in range(len(weights)):
+        row = weights[client]
+        if not np.isfinite(row).any():
+            continue  # absent in this round
+        size = int((group == group[client]).sum())
+        top = np.argsort(-np.nan_to_num(row, nan=-np.inf), kind="stable")[:size]
+        shares.append(float((group[top] == group[client]).mean()))
+    return float(np.mean(shares)) if shares else None
+
+
+def straggler_weight_ratio(run: FinishedRun, part: str) -> float | None:
+    """Mean aggregation weight of the fixed stragglers over that of the others, in the rounds in
+    which both take part."""
+    late = _stragglers(run)
+    ratios = []
+    for kept in run.logs.values():
+        if "aggregation_weight" not in kept:
+            continue
+        weights = np.asarray(kept["aggregation_weight"].tolist(), dtype=float)
+        weights = weights if weights.ndim == 1 else np.nanmean(weights, axis=0)
+        a, b = weights[late], weights[~late]
+        if np.isfinite(a).any() and np.isfinite(b).any():
+            ratios.append(float(np.nanmean(a) / np.nanmean(b)))
+    return float(np.mean(ratios)) if ratios else None
+
+
+def straggler_trace_ratio(run: FinishedRun, part: str) -> float | None:
+    """Mean Fisher trace of the fixed stragglers over that of the others, in one round."""
+    late = _stragglers(run)
+    moments = [m for m in series(run, "fisher_trace") if m.item]
+    last = max((m.round for m in moments), default=0)
+    at = {int(m.item): m.value for m in moments if m.round == (int(part) if part else last)}
+    a = [value for client, value in at.items() if late[client]]
+    b = [value for client, value in at.items() if not late[client]]
+    return float(np.mean(a) / np.mean(b)) if a and b else None
+
+
+def classes_per_client(run: FinishedRun, part: str) -> float | None:
+    from idiolect.runs.build import load_federation
+
+    made = load_federation(run.config)
+    return float(np.mean([len(made.y[rows].unique()) for rows in made.train]))
+
+
+def train_samples(run: FinishedRun, part: str) -> float | None:
+    return _mean_size(run, "train")
+
+
+def test_samples(run: FinishedRun, part: str) -> float | None:
+    return _mean_size(run, "test")
+
+
+def _mean_size(run: FinishedRun, part: str) -> float:
+    from idiolect.runs.build import load_federation
+
+    return float(np.mean([len(rows) for rows in getattr(load_federation(run.config), part)]))
+
+
+def _per_round(run: FinishedRun, name: str) -> float | None:
+    if name not in run.table:
+        raise UserError(f"{name} was not measured; set `measure: [flops]`")
+    totals = [
+        float(np.nansum(rows[name]))
+        for t, rows in metrics.rounds_of(run.table).items()
+        if t > 0 and np.isfinite(rows[name]).any()
+    ]
+    return float(np.mean(totals)) if totals else None
+
+
+def _logged(run: FinishedRun, name: str, part: str) -> np.ndarray | None:
+    rounds = [t for t, kept in run.logs.items() if name in kept]
+    wanted = int(part) if part else max(rounds, default=-1)
+    if wanted not in rounds:
+        return None
+    return np.asarray(run.logs[wanted][name].tolist(), dtype=float)
+
+
+def _groups(run: FinishedRun) -> np.ndarray:
+    """The group of every client, as the split `groups` made them."""
+    from idiolect.data.splits import split
+    from idiolect.data.splits.groups import Groups
+
+    made = split(run.config["split"])
+    if not isinstance(made, Groups):
+        raise UserError("own_group_share needs the split `groups`")
+    members = made.members()
+    return np.concatenate([np.full(len(ids), k) for k, ids in enumerate(members)])
+
+
+def _stragglers(run: FinishedRun) -> np.ndarray:
+    """Clients that take part in fewer rounds than the client that takes part most."""
+    n = int(run.table["client"].max()) + 1
+    count = np.zeros(n)
+    for event in run.events:
+        for client in event["started"]:
+            count[client] += 1
+    return np.asarray(count < count.max())
+
+
+SPECIAL: dict[str, Callable[[FinishedRun, str], float | None]] = {
+    made.__name__: made
+    for made in (
+        protocol,
+        client_accuracy,
+        delivered_unless_trained,
+        bytes_per_client_round,
+        flops_per_round,
+        passes_per_round,
+        own_group_share,
+        straggler_weight_ratio,
+        straggler_trace_ratio,
+        classes_per_client,
+        train_samples,
+        test_samples,
+    )
+}
