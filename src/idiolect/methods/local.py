@@ -1,6 +1,7 @@
 """Local: every client trains alone from the common start. Nothing is sent.
 
-A baseline of SPFL and of FedDWA; FedAS and PFLEGO do not compare with it. A collaboration that does not beat it is not worth its messages.
+A baseline of SPFL and of FedDWA; FedAS and PFLEGO do not compare with it. A collaboration that does
+not beat it is not worth its messages.
 """
 
 from dataclasses import dataclass

@@ -83,9 +83,8 @@ class Simulation:
         self._has_stragglers = schedules.has_stragglers(self.turns)
         begin = self.start_tree
         self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
-        if not (schedule is not None or stragglers or clock):
-            drawn = Participation.of(participation)
-            self.server.expected = drawn.expected(len(sizes))
+        if schedule is None and not stragglers and clock is None:
+            self.server.expected = Participation.of(participation).expected(len(sizes))
         self.mine = Table(partial(_client_init, method, self.engine, begin, own))
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
