@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from idiolect.data import build, datasets
+from idiolect.data import build, datasets, places
 
 
 @pytest.fixture(scope="session")
@@ -74,3 +74,12 @@ def test_omniglot_alphabets(real):
     assert fed.n_clients == 50 and fed.classes == 1623
     assert int(fed.sizes("train").sum()) == 1623 * 60
     assert fed.names[0] == "Alphabet_of_the_Magi"
+
+
+def test_real_fashion_mnist_of_debian_is_the_original(shared_cache, monkeypatch):
+    monkeypatch.setenv("IDIOLECT_CACHE", str(shared_cache))
+    if not (places.DEBIAN / "fashion-mnist").is_dir():
+        pytest.skip("needs Debian's package dataset-fashion-mnist")
+    pool = datasets.load({"name": "fashion_mnist"})  # checked by its SHA-256
+    assert pool.x.shape == (70_000, 1, 28, 28)
+    assert np.bincount(pool.y).tolist() == [7000] * 10

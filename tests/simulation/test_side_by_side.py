@@ -71,7 +71,7 @@ def same_round(ours: Round, theirs: Round) -> None:
         )
     assert ours.logs.keys() == theirs.logs.keys()
     for name, value in theirs.logs.items():
-        torch.testing.assert_close(ours.logs[name], value, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(ours.logs[name], value, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedas", "feddwa", "pflego", "spfl", "plga"])

@@ -1,6 +1,7 @@
 """Local: every client trains alone from the common start. Nothing is sent.
 
-The yardstick of all four papers: a collaboration that does not beat it is not worth its messages.
+A baseline of SPFL and of FedDWA; FedAS and PFLEGO do not compare with it. A collaboration that does
+not beat it is not worth its messages.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ class LocalOnly(SgdMethod):
     """Every client trains alone from the common start; nothing is sent."""
 
     name = "local"
-    paper = "baseline of all four papers"
+    paper = "baseline of SPFL and FedDWA"
     personal_part = "the whole model"
     traffic = "0"
 

@@ -34,7 +34,7 @@ class FashionMnist(Mnist):
     name = "fashion_mnist"
     other_folders = ("fashion-mnist",)
     hub_repository = "zalando-datasets/fashion_mnist"
-    sha256 = ""  # not known
+    sha256 = "2cbc59191665e1ba3f2494648f17edac5974f748ab89fb2ae05597d658161f54"
     constants: ClassVar[Constants] = {"default": HALF, "spfl": MNIST}
 
 
@@ -45,7 +45,7 @@ class Emnist(Dataset):
     variant: Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"] = hyper(
         "balanced", "which of NIST's six divisions into classes"
     )
-    upright: bool = hyper(True, "turn NIST's column-by-column images; SPFL used them as they are")
+    upright: bool = hyper(True, "turn NIST's column-by-column images upright, as SPFL does")
 
     name = "emnist"
     files_wanted = "NIST's IDX files (emnist-balanced-train-images-idx3-ubyte.gz ...)"
