@@ -62,7 +62,8 @@ class Verdict:
 
 
 def judge(recipe: Recipe, values: Values, quick: bool = False) -> list[Verdict]:
-    """A verdict on every claim of a recipe."""
+    """A verdict on every claim of a recipe; `quick`: on the cells of --quick."""
+    recipe = recipe.shrunk() if quick else recipe
     return [verdict(recipe, claim, values, quick) for claim in recipe.claims]
 
 
