@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test heavy lint bench tables clean
+.PHONY: demo test heavy lint bench tables papers clean
 
 demo: $(STAMP)  ## six methods on real data, a table and an HTML report
 	$(BIN)/idiolect demo
@@ -35,6 +35,9 @@ TABLE := $(BIN)/idiolect compare $(METHODS) --seeds 0,1,2 --rounds 20 --set meth
 tables: $(STAMP)  ## the tables of docs/results.md, on a GPU, into runs/; IDIOLECT_DATA names the data
 	$(TABLE) --data cifar10 --split dirichlet --clients 20 --set split.alpha=0.1 --model fedas_cnn --out runs/cifar10
 	$(TABLE) --data femnist --split natural --model fedas_cnn --out runs/femnist
+
+papers: $(STAMP)  ## the pages of docs/papers, from recipes and committed results
+	$(BIN)/python -m idiolect.papers.pages benchmarks/results/papers docs/papers
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
