@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test heavy lint bench tables lock audit clean
+.PHONY: demo test heavy lint bench tables papers lock audit clean
 
 demo: $(STAMP)  ## six methods on real data, a table and an HTML report
 	$(BIN)/idiolect demo
@@ -44,6 +44,9 @@ lock: $(STAMP)  ## requirements.lock: what is tested, with the hash of every pac
 audit: $(STAMP)  ## known weaknesses of the locked packages
 	$(BIN)/python -m pip install --quiet -c constraints.txt pip-audit
 	$(BIN)/pip-audit --strict --disable-pip --requirement requirements.lock
+
+papers: $(STAMP)  ## the pages of docs/papers, from recipes and committed results
+	$(BIN)/python -m idiolect.papers.pages benchmarks/results/papers docs/papers
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

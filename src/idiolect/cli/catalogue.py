@@ -1,10 +1,8 @@
 """`idiolect list`: methods, datasets, splits, models and recipes, with their options."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from idiolect.cli import screen
 from idiolect.cli.options import Json, examples
@@ -43,12 +41,18 @@ def models() -> list[Entry]:
 
 def recipes() -> list[Entry]:
     """Tables and figures of the papers that can be rerun."""
-    found = []
-    for file in sorted(Path(__file__).parents[1].glob("papers/recipes/*.yaml")):
-        recipe = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        what = " ".join(str(recipe.get("title", recipe.get("what", ""))).split())
-        found.append({"name": file.stem, "what": what})
-    return found
+    from idiolect.papers import recipe
+
+    found = [recipe.read(name) for name in recipe.names()]
+    return [
+        {
+            "name": one.name,
+            "what": one.title,
+            "paper": recipe.PAPERS[one.paper],
+            "claims": len(one.claims),
+        }
+        for one in found
+    ]
 
 
 @commands.command("list", epilog=examples("idiolect list methods", "idiolect list splits --json"))

@@ -31,7 +31,8 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
     if not entries:
         print(f"no {kind} yet")
         return
-    extra = {"methods": ("year", "traffic"), "datasets": ("classes", "found")}.get(kind, ())
+    shown = {"methods": ("year", "traffic"), "datasets": ("classes", "found")}
+    extra = (shown | {"recipes": ("paper", "claims")}).get(kind, ())
     rows = []
     for entry in entries:
         options = ", ".join(option["name"] for option in entry.get("options", ()))

@@ -45,11 +45,10 @@ def cells(
     how: Mapping[str, Any] | None = None,
 ) -> list[Cell]:
     """All cells, or those that `only` names; `how`: settings such as device and dtype."""
-    size = recipe.size
     if seeds is None:
-        seeds = size.seeds if quick else recipe.seeds
-    rows = [row for row in recipe.rows if not quick or not size.rows or row.id in size.rows]
-    columns = [c for c in recipe.columns if not quick or not size.columns or c.id in size.columns]
+        seeds = recipe.size.seeds if quick else recipe.seeds
+    recipe = recipe.shrunk() if quick else recipe
+    rows, columns = recipe.rows, recipe.columns
     pairs = [(r, c) for r in rows for c in columns if recipe.has_cell(r.id, c.id)]
     chosen = [(r, c) for r, c in pairs if _named(r.id, c.id, only)]
     for pattern in only:

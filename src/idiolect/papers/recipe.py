@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,6 +167,15 @@ class Recipe(Checked):
             own = self.row(row).metric or self.column(column).metric
             drawn = (own.partition(":")[0],) if own and chart.x == "round" else _tuple(chart.y)
         return tuple(dict.fromkeys([*self.series, *drawn]))
+
+    def shrunk(self) -> "Recipe":
+        """The recipe with the cells of --quick only."""
+        size = self.size
+        rows = [r if r.id in (size.rows or [r.id]) else replace(r, columns=()) for r in self.rows]
+        columns = [
+            c if c.id in (size.columns or [c.id]) else replace(c, rows=()) for c in self.columns
+        ]
+        return replace(self, rows=tuple(rows), columns=tuple(columns))
 
     def row(self, name: str) -> RecipeRow:
         return next(one for one in self.rows if one.id == name)

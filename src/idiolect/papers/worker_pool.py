@@ -129,10 +129,14 @@ class WorkerPool:
 
     def _listen(self, worker: WorkerProcess) -> None:
         assert worker.process.stdout is not None
-        for line in worker.process.stdout:
-            with suppress(json.JSONDecodeError):
-                self.events.put((worker, json.loads(line)))
+        with worker.process.stdout as lines:
+            for line in lines:
+                with suppress(json.JSONDecodeError):
+                    self.events.put((worker, json.loads(line)))
         code = worker.process.wait()
+        with suppress(OSError):
+            assert worker.process.stdin is not None
+            worker.process.stdin.close()
         self.events.put((worker, {"event": "ended", "code": code}))
 
 

@@ -1,0 +1,103 @@
+"""From a recipe to the settings of its runs, and when a recorded run is one of them."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from idiolect.errors import UserError
+from idiolect.papers.cells import cells, nested, same_settings, settings_digest
+from tests.papers.tiny import tiny
+
+
+def test_layers_go_over_one_another() -> None:
+    """Base, column, row, single cells; a hyperparameter goes to the methods that have it."""
+    single = [{"row": "prox", "column": "even", "set": {"method.mu": 0.7, "rounds": 5}}]
+    made = {c.key: c.config for c in cells(tiny(cells=single))}
+    assert made["fedavg", "skewed", 0]["split"]["alpha"] == 0.5
+    assert made["fedavg", "even", 1]["split"] | {"alpha": 0} == made["local", "even", 1][
+        "split"
+    ] | {"alpha": 0}
+    assert made["fedavg", "even", 0]["method"]["lr"] == 0.05
+    assert made["local", "even", 0]["method"]["lr"] == 0.01
+    assert "mu" not in made["fedavg", "even", 0]["method"]
+    assert (made["prox", "even", 1]["method"]["mu"], made["prox", "even", 1]["rounds"]) == (0.7, 5)
+    assert len(made) == 10
+
+
+def test_quick_shrinks() -> None:
+    made = cells(tiny(), quick=True)
+    assert {c.column for c in made} == {"even"} and {c.config["rounds"] for c in made} == {1}
+    assert {tuple(c.config["data"]["sample"]) for c in made} == {(400, 0)}
+
+
+@pytest.mark.parametrize(
+    ("only", "places"),
+    [
+        (["fedavg"], {("fedavg", "skewed"), ("fedavg", "even")}),
+        (["skew*"], {("fedavg", "skewed"), ("local", "skewed")}),
+        (["local/even", "prox"], {("local", "even"), ("prox", "even")}),
+    ],
+)
+def test_only(only: list[str], places: set[tuple[str, str]]) -> None:
+    assert {(c.row, c.column) for c in cells(tiny(), only=only)} == places
+
+
+def test_only_nothing_is_an_error() -> None:
+    with pytest.raises(UserError, match="did you mean 'fedavg'"):
+        cells(tiny(), only=["fedavgg"])
+
+
+def test_a_wrong_setting_breaks_its_cells_only() -> None:
+    rows = [{"id": "good", "method": "fedavg"}, {"id": "bad", "method": "fedavg",
+            "set": {"method.lrr": 1}}]  # fmt: skip
+    made = cells(tiny(rows=rows, paper_values={}, claims=[]))
+    assert {c.row for c in made if c.broken} == {"bad"}
+    assert "did you mean 'lr'" in next(c.broken for c in made if c.broken)
+
+
+def test_a_shared_setting_no_method_has_is_an_error() -> None:
+    base = {"data": "digits", "method": {"learning_rate": 1}}
+    assert all("learning_rate" in c.broken for c in cells(tiny(base=base)))
+
+
+def change(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    made = deepcopy(config)
+    *sections, key = path.split(".")
+    section = made
+    for name in sections:
+        section = section[name]
+    section[key] = value
+    return made
+
+
+def test_a_recorded_run_is_the_planned_one() -> None:
+    planned = cells(tiny())[0].config
+    assert same_settings(planned, planned)
+    for path, value in {"device": "cuda", "dtype": "tf32", "keep": "disk",
+                        "checkpoint_every": 99}.items():  # fmt: skip
+        assert same_settings(change(planned, path, value), planned)
+        assert settings_digest(change(planned, path, value)) == settings_digest(planned)
+    for path, value in {"seed": 7, "method.lr": 0.2, "rounds": 4, "split.clients": 5}.items():
+        assert not same_settings(change(planned, path, value), planned)
+
+
+def test_settings_added_since_count_as_their_default() -> None:
+    planned = cells(tiny())[0].config
+    old = deepcopy(planned)
+    del old["method"]["order"], old["split"]["min_size"]
+    assert same_settings(old, planned)
+    assert not same_settings(old, change(planned, "method.order", "class"))
+
+
+def test_a_switch_removed_since_must_have_been_off() -> None:
+    planned = cells(tiny())[0].config
+    assert same_settings(change(planned, "method.gone", False), planned)
+    assert not same_settings(change(planned, "method.gone", True), planned)
+
+
+def test_dotted_and_nested_keys_mean_the_same() -> None:
+    assert nested({"split.alpha": 1, "split": {"clients": 2}, "data": "digits"}) == {
+        "split": {"alpha": 1, "clients": 2},
+        "data": "digits",
+    }

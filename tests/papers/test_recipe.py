@@ -1,0 +1,72 @@
+"""Recipe files are checked on reading, and those that come with the program are sound."""
+
+from typing import Any
+
+import pytest
+
+from idiolect.errors import UserError
+from idiolect.papers import recipe as recipes
+from idiolect.papers.campaign import check_recipes
+from tests.papers.tiny import TINY, tiny, written
+
+
+def test_a_recipe_is_read() -> None:
+    made = tiny()
+    assert [row.id for row in made.rows] == ["fedavg", "local", "prox"]
+    assert made.paper_value("fedavg", "even") == (90.0, 1.5)
+    assert made.paper_value("fedavg", "skewed") == (80.0, None)
+    assert made.paper_value("local", "even") is None
+    assert made.has_cell("prox", "even") and not made.has_cell("prox", "skewed")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"titel": "x"}, "did you mean 'title'"),
+    ({"paper": "fedass"}, "did you mean 'fedas'"),
+    ({"rows": []}, "must not be empty"),
+    ({"rows": [{"id": "a b", "method": "fedavg"}]}, "is no id"),
+    ({"rows": [{"id": "a", "method": "fedavg", "st": {}}]}, "did you mean 'set'"),
+    ({"columns": [TINY["columns"][0]] * 2}, "is there twice"),
+    ({"paper_values": {"fedavgg": {}}}, "did you mean 'fedavg'"),
+    ({"paper_values": {"fedavg": {"evn": 1}}}, "did you mean 'even'"),
+    ({"paper_values": {"fedavg": {"even": "high"}}}, "a number or [mean, std]"),
+    ({"paper_values": {"prox": {"skewed": 1}}}, "has no such column"),
+    ({"claims": [{"id": "c", "says": "s", "kind": "beats", "row": "fedavg"}]}, "needs over"),
+    ({"claims": [{"id": "c", "says": "s", "kind": "bets", "row": "fedavg"}]}, "'beats'"),
+    ({"claims": [{"id": "c", "kind": "best", "row": "fedavg"}]}, "says nothing"),
+    ({"claims": [{"id": "c", "says": "s", "kind": "best", "row": "fedav"}]}, "did you mean"),
+    ({"claims": [{"id": "c", "says": "s", "kind": "near", "row": "local", "within": 1}]}, "prints"),
+    ({"claims": [{"id": "c", "says": "s", "kind": "trend", "along": ["even"]}]}, "two or more"),
+    ({"quick": {"columns": ["evn"]}}, "did you mean 'even'"),
+    ({"quick": {"rounds": 0}}, "at least 1"),
+    ({"kind": "figure"}, "belong together"),
+    ({"first": ["late"]}, "column in first"),
+    ({"cells": [{"row": "none", "set": {}}]}, "row in cells"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG, ids=lambda value: str(value)[:30])
+def test_a_mistake_is_one_line_with_the_file(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as error:
+        recipes.read_file(written(**change))
+    assert said in str(error.value) and str(error.value).startswith("tiny.yaml: ")
+    assert "\n" not in str(error.value)
+
+
+def test_the_name_is_the_files() -> None:
+    file = written()
+    file.rename("other.yaml")
+    with pytest.raises(UserError, match="other"):
+        recipes.read("other.yaml")
+
+
+def test_an_unknown_recipe_gets_a_hint() -> None:
+    with pytest.raises(UserError, match="did you mean 'fedas-table3'"):
+        recipes.read("fedas-tabel3")
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_recipes_that_come_with_the_program_are_sound(name: str) -> None:
+    """They are read, and every setting of every cell exists, at full size and quick."""
+    read = recipes.read(name)
+    assert check_recipes([read]) == []
+    assert read.title and read.notes

@@ -1,0 +1,144 @@
+"""`idiolect recipe` from beginning to end, on digits, with real worker processes."""
+
+import csv
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from idiolect.papers.worker_pool import WorkerPool
+from idiolect.runs import directory
+from tests.cli.calls import call
+from tests.papers.tiny import numbers, start, tiny, written
+
+
+def test_the_whole_cycle() -> None:
+    """Run, keep, show: the second time nothing is run, and one more seed runs that seed alone."""
+    result = call("recipe", written())
+    assert result.exit_code == 0, result.output
+    for word in ("FedAvg", "α=0.5", "90 ± 1.5", "prox *", "FedAvg is best", "paired t test"):
+        assert word in result.stdout, word
+    folder = Path("results/tiny")
+    rows = list(csv.DictReader((folder / "cells.csv").open()))
+    assert len(rows) == 10 and {row["quick"] for row in rows} == {"no"}
+    assert all(row["commit"] and row["device"] and row["started"] for row in rows)
+    assert {row["rounds"] for row in rows} == {"3"} and {row["dtype"] for row in rows} == {
+        "float32"
+    }
+    run = directory.read_summary(next(Path("runs/recipes").glob("fedavg-*seed0-*")))
+    values = [float(row["value"]) for row in rows if row["row"] == "fedavg"]
+    assert any(abs(100 * run["protocol"]["value"] - value) < 1e-3 for value in values)
+    assert not list(Path("runs/recipes").glob("*/checkpoint"))
+    for name in ("table.md", "table.tex", "table.csv", "verdicts.json", "runs.jsonl"):
+        assert (folder / name).exists()
+    table = list(csv.DictReader((folder / "table.csv").open()))
+    assert {row["paper_mean"] for row in table if row["row"] == "fedavg"} == {"80", "90"}
+    assert "/root" not in (folder / "runs.jsonl").read_text()
+    again = call("recipe", "tiny.yaml", "--seeds", "0,1,2", "--only", "fedavg/even")
+    assert again.exit_code == 0 and again.stderr.count("done in") == 1
+    assert "seed 2:" in again.stderr and len(numbers()) == 11
+    status = call("recipe", "tiny.yaml", "--status", "--json")
+    assert json.loads(status.stdout)[0]["missing"] == [] and "done in" not in status.stderr
+    for form, word in {"md": "<br>90 ± 1.5", "latex": r"\toprule", "csv": "paper_mean"}.items():
+        assert word in call("recipe", "tiny.yaml", "--status", "--format", form).stdout
+
+
+def test_a_failing_cell_stops_no_other() -> None:
+    """Nor does a dataset that is not there; both say why, and the reason is kept."""
+    columns = [
+        {"id": "even", "set": {"split.alpha": 50}},
+        {"id": "impossible", "set": {"split.min_size": 1000}},
+        {"id": "absent", "set": {"data": {"name": "emnist"}}},
+    ]
+    rows = [{"id": "fedavg", "method": "fedavg"}]
+    claims = [{"id": "c", "says": "high", "kind": "above", "row": "fedavg", "value": 20,
+               "columns": ["even"]}]  # fmt: skip
+    written(columns=columns, rows=rows, claims=claims, paper_values={}, quick={})
+    result = call("recipe", "tiny.yaml", "--jobs", "2")
+    assert result.exit_code == 0, result.output
+    assert "no data for 2 runs: dataset 'emnist' not found" in result.stdout
+    assert "holds: high" in result.stdout
+    failed = json.loads(Path("results/tiny/failed.json").read_text())
+    assert set(failed) == {"fedavg/impossible seed 0", "fedavg/impossible seed 1"}
+    assert "min_size" in failed["fedavg/impossible seed 0"]
+    assert len(numbers()) == 2
+    table = Path("results/tiny/table.md").read_text()
+    assert "no data" in table and "failed" in table
+    told = json.loads(Path("results/tiny/no_data.json").read_text())["emnist"]
+    assert told["cells"] == ["fedavg/absent"] and "IDX" in told["how"]
+    overview = json.loads(call("recipe", "tiny.yaml", "--status", "--json").stdout)[0]
+    assert (overview["done"], overview["no data"], overview["cells"]) == (2, 2, 6)
+
+
+def test_quick_says_so_everywhere() -> None:
+    result = call("recipe", written(), "--quick", "--only", "fedavg")
+    assert result.exit_code == 0, result.output
+    assert "QUICK" in result.stdout.splitlines()[0]
+    assert all(line.startswith("QUICK") for line in result.stdout.splitlines() if "[" in line)
+    folder = Path("results/tiny/quick")
+    assert "QUICK" in (folder / "table.md").read_text().splitlines()[0]
+    assert "QUICK" in (folder / "table.tex").read_text()
+    for name in ("cells.csv", "table.csv"):
+        assert {row["quick"] for row in csv.DictReader((folder / name).open())} == {"yes"}
+    assert all(told["quick"] for told in json.loads((folder / "verdicts.json").read_text()))
+    assert not Path("results/tiny/runs.jsonl").exists()
+
+
+def test_a_budget_runs_what_decides_first_and_says_what_is_missing() -> None:
+    claims = [{"id": "c", "says": "s", "kind": "above", "row": "prox", "value": 1,
+               "columns": ["even"]}]  # fmt: skip
+    written(claims=claims)
+    nothing = call("recipe", "tiny.yaml", "--budget", "0s")
+    assert nothing.exit_code == 0 and "budget is spent" in nothing.stderr
+    assert nothing.stdout.count("missing: tiny") == 5
+    process = start("tiny.yaml", "--budget", "300s")
+    order = [line for line in process.communicate()[1].splitlines() if "done in" in line]
+    assert process.returncode == 0 and order[0].startswith("tiny prox/even")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
+def test_a_stopped_recipe_goes_on(how: signal.Signals) -> None:
+    """The same command again ends with the numbers of one that was left alone."""
+    base = {"data": "digits", "split": {"name": "dirichlet", "clients": 4}, "model": "linear",
+            "rounds": 600, "method": {"lr": 0.05}}  # fmt: skip
+    rows = [{"id": "fedavg", "method": "fedavg"}, {"id": "local", "method": "local"}]
+    columns = [{"id": "even", "set": {"split.alpha": 50}}]
+    written(base=base, rows=rows, columns=columns, seeds=[0], quick={}, claims=[], paper_values={})
+    process = start("tiny.yaml")
+    for _ in range(6000):
+        going = list(Path("runs/recipes").glob("*/events.jsonl"))
+        if going and len(directory.read_events(going[0].parent)) > 5:
+            break
+        time.sleep(0.01)
+    process.send_signal(how)
+    process.communicate()
+    assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert not list(Path("runs/recipes").glob("*/summary.json"))
+    for _ in range(6000):  # the worker of a killed program saves its run and ends
+        if list(Path("runs/recipes").glob("*/checkpoint/*")):
+            break
+        time.sleep(0.01)
+    time.sleep(0.5)
+    assert len(directory.read_events(going[0].parent)) > 5
+    assert call("recipe", "tiny.yaml").exit_code == 0
+    assert call("recipe", "tiny.yaml", "--results", "alone", "--out", "runs/alone").exit_code == 0
+    assert numbers() == numbers(root="alone") and len(numbers()) == 2
+
+
+def test_a_worker_that_dies_is_noticed() -> None:
+    from idiolect.papers import planner
+    from idiolect.papers.cells import cells
+    from idiolect.papers.results import Results
+
+    recipe = tiny()
+    [job, *_] = planner.missing(Results(Path("r"), recipe), cells(recipe), Path("o")).jobs
+    pool = WorkerPool(1)
+    pool.give(job)
+    pool.workers[0].process.kill()
+    told = []
+    while "ended" not in told:
+        found = pool.next_event(1)
+        told += [found[1]["event"]] if found else []
+    assert pool.workers == [] and pool.free
