@@ -65,7 +65,14 @@ class Simulation:
         select.check_batch_norm(model, federation, getattr(method, "batch_size", None))
         model = select.with_frozen_weights(model, init)
         self.engine = select.pick_engine(
-            engine, federation, model, seed, self.device, self.dtype, keep
+            engine,
+            federation,
+            model,
+            seed,
+            self.device,
+            self.dtype,
+            keep,
+            select.products_dtype(dtype),
         )
         self._module_state = server_state.module_values(model)
         net = self.engine.net
