@@ -21,7 +21,7 @@ ROUNDS = 40
 # FedAS, Table 3: CIFAR-10 over 20 clients by Dirichlet(0.1), everybody in every round.
 CELL = {
     "data": {"name": "cifar10", "normalize": "fedas"},
-    "split": {"name": "dirichlet", "clients": 20, "alpha": 0.1},
+    "split": {"name": "dirichlet", "clients": 20, "alpha": 0.1, "min_size": 40},
     "model": {"name": "fedas_cnn"},
     "participation": 1.0,
     "protocol": "fedas",

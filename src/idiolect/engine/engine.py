@@ -8,6 +8,7 @@ Letters in the names and comments of this package:
     C, H, W  channels, height and width of an image; O  output channels; I  inputs of a layer
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -175,7 +176,9 @@ class Engine(ABC):
         """Compute two samples, whatever comes out."""
         params = {n: v.clone() for n, v in net.module.state_dict().items()}
         x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
-        net({n: params[n] for n in net.names}, x)
+        with warnings.catch_warnings():  # about speed, which does not count here
+            warnings.simplefilter("ignore")
+            net({n: params[n] for n in net.names}, x)
 
     # --- memory ---
 
