@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
 from idiolect.core.net import LiveWeights
-from idiolect.engine.layers import cells
+from idiolect.engine.layers import cells, linear
 from idiolect.engine.layers.cells import RecurrentCell
 from idiolect.engine.layers.stack_function import in_transform, in_vmap, with_clients
 
@@ -83,7 +83,7 @@ class StackedRecurrent(LiveWeights):
         cell = cells.of(self)
         if b is not None and not cell.bias_inside:
             b_in, b = b_in + b, None
-        gates = F.linear(x, w_in, b_in)
+        gates = linear.better(x, w_in, b_in)
         if self.proj_size or (in_transform() and not in_vmap()):
             return written_out(cell, gates, start, w, b, getattr(self, f"weight_hr{end}", None))
         h, c = (None if s is None else s[None] for s in start)
