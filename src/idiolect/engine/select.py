@@ -126,13 +126,13 @@ def pick_engine(
     model: nn.Module,
     seed: int,
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: str,
     keep: str = "auto",
-    products: torch.dtype | None = None,
 ) -> Engine:
     if name not in ENGINES:
         raise did_you_mean(name, ENGINES, "engine")
-    given: dict[str, Any] = {"seed": seed, "device": device, "dtype": dtype, "products": products}
+    given: dict[str, Any] = {"seed": seed, "device": device, "dtype": compute_dtype(dtype)}
+    given["products"] = products_dtype(dtype)
     given["away"] = _samples_stay_on_host(federation, device, keep)
     chosen = ENGINES[name](federation, model, **given)
     if name == "stacked" and (reason := _cannot_stack(chosen, model)):
