@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from idiolect.core.net import Net
-from idiolect.engine.layers import cells, functions, linear, norm
+from idiolect.engine.layers import functions, linear, norm, recurrent_cells
 from idiolect.engine.layers.recurrent import StackedRecurrent
 
 
@@ -86,8 +86,8 @@ class Last(nn.Linear):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(("cell", "gates"), [(cells.GRU, 3), (cells.LSTM, 4)])
-def test_cells_of_pytorch_equal_ours(cell: cells.RecurrentCell, gates: int) -> None:
+@pytest.mark.parametrize(("cell", "gates"), [(recurrent_cells.GRU, 3), (recurrent_cells.LSTM, 4)])
+def test_cells_of_pytorch_equal_ours(cell: recurrent_cells.RecurrentCell, gates: int) -> None:
     torch.manual_seed(0)
     given, own = (torch.randn(3, 2, gates * 5, dtype=torch.float64).cuda() for _ in range(2))
     h, c, g, m = (torch.randn(3, 2, 5, dtype=torch.float64).cuda() for _ in range(4))
