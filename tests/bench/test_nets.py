@@ -52,3 +52,14 @@ def test_a_network_that_fails_leaves_the_others(
 def test_what_cannot_be_asked(more: list[str], said: str) -> None:
     done = CliRunner().invoke(app, ["bench", *more, "--quick", "--device", "cpu"])
     assert done.exit_code == 2 and said in done.stderr
+
+
+def test_a_cell_of_a_table_is_timed_method_by_method(tmp_path: Path) -> None:
+    out = tmp_path / "table.json"
+    command = ["bench", "table", "--quick", "--rounds", "2", "--device", "cpu", "--out", str(out)]
+    done = CliRunner().invoke(app, [*command, "--only", "fedper,fedas"])
+    assert done.exit_code == 0, done.stderr
+    *rows, whole = json.loads(out.read_text())["rows"]
+    assert [r["method"] for r in rows] == ["fedper", "fedas"]
+    assert all(r["rounds"] == 2 and 0 < r["best_pooled"] <= 100 for r in rows)
+    assert whole["method"] == "all" and whole["seconds"] == sum(r["seconds"] for r in rows)

@@ -13,11 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods
-from idiolect.core.method import cross_entropy
+from idiolect.core.method import Down, cross_entropy
 from idiolect.data import Federation
+from idiolect.deploy.client_requests import ExpectedReply
 from idiolect.engine import cuda_graphs
 from idiolect.engine.cuda_graphs import CapturedSteps
 from idiolect.errors import UserError
+from idiolect.simulation.side_by_side import Sweep
 from tests.conftest import ragged_federation, run, simulation
 from tests.engine.engines import LOCAL, assert_agree
 from tests.methods.plain import seeded
@@ -351,3 +353,28 @@ def _squares(sim: Any) -> Tensor:
     if sim.engine.name == "stacked":
         return of(3, [0, 1, 2])
     return torch.cat([of(1, [i]) for i in (0, 1, 2)])
+
+
+def test_seeds_in_one_stack() -> None:
+    method = methods.build(SHORT)
+    net, federation = seeded(TEXTS["text gru"]), sentences()  # type: ignore[arg-type]
+    alone, joined = (
+        [simulation(method, federation, net, 2, seed=seed) for seed in (0, 1)] for _ in range(2)
+    )
+    together = Sweep(joined)
+    for _ in range(2):
+        together.step()
+        for sim in alone:
+            sim.step()
+    for one, other in zip(alone, joined, strict=True):
+        assert_agree(one, other)
+
+
+def test_a_real_site_with_tokens() -> None:
+    """The server makes up samples to learn what answers look like: of the kind the model takes."""
+    net = seeded(TEXTS["text gru"]).float()  # type: ignore[arg-type]
+    how = {"seed": 0, "device": torch.device("cpu"), "dtype": torch.float32}
+    expected = ExpectedReply(methods.build("fedavg"), net, (6,), 5, **how)
+    start = {n: v.clone() for n, v in net.state_dict().items()}
+    reply = expected.of_fit(Down(shared={"model": start}), start, 1)
+    assert set(reply["up"]["model"]) == set(start)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -70,3 +72,21 @@ def test_what_can_be_stacked_is_stacked_without_a_word() -> None:
     for kind in (SmallNet, Grouped, Scaled, lambda: SmallNet(norm=True, drop=0.2)):
         sim = simulation(methods.build("local"), RAGGED, seeded(kind), 1)  # type: ignore[arg-type]
         assert sim.engine.name == "stacked"
+
+
+def test_a_first_round_imports_nothing_it_does_not_need() -> None:
+    """Symbolic maths and decoders of files take longer to import than a small round to compute."""
+    program = """
+import sys, torch
+from idiolect import methods
+from idiolect.data import Federation
+from idiolect.simulation.simulation import Simulation
+part = {"x": torch.rand(8, 6), "y": torch.arange(8) % 3}
+clients = [{f"{v}_{p}": part[v] for v in "xy" for p in ("train", "test")} for _ in range(3)]
+net = torch.nn.Sequential(torch.nn.Linear(6, 3))
+federation = Federation.from_arrays(clients)
+Simulation(methods.build("fedavg"), federation, net, rounds=1, device="cpu").step()
+print([m for m in ("sympy", "PIL", "pyarrow", "sklearn", "pandas") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

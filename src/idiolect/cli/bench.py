@@ -21,6 +21,7 @@ SAY = partial(typer.echo, err=True)
         "idiolect bench --list",
         "idiolect bench pfl-headline --json",
         "idiolect bench nets --only gru,vit-tiny --out nets.json",
+        "idiolect bench table --rounds 3 --json",
         "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
     )
 )
@@ -39,7 +40,7 @@ def bench(
     ] = None,
     out: Annotated[Path | None, typer.Option(parser=path, help="Also write the JSON here.")] = None,
     only: Annotated[
-        str | None, typer.Option(help="Only these networks, with commas between (`nets`).")
+        str | None, typer.Option(help="Only these networks or methods, with commas between.")
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
     as_json: Json = False,

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from idiolect.core import tree
 from idiolect.core.tree import Tree
@@ -56,6 +56,7 @@ class Net:
     """`net(params, x)` are logits; `features` is what goes into the head, `classify` the head."""
 
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # what it computes inside of
+    products: torch.dtype | None = None  # what it computes in, if not in the type of its leaves
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):
@@ -93,11 +94,37 @@ class Net:
         return self.training and any(isinstance(m, _BatchNorm) for m in self.module.modules())
 
     def __call__(self, params: Tree, x: Tensor) -> Tensor:
-        return self._computed(self.module, params, x)
+        return self._computed(self.module, self._rounded(params), x)
 
     def _computed(self, module: nn.Module, params: Tree, x: Tensor) -> Tensor:
+        if self.products is not None and x.is_floating_point():
+            x = x.to(self.products)
         with self.around(), _no_fast_attention() if self.attends else nullcontext():
-            return functional_call(module, params, (x,))
+            return self._unrounded(functional_call(module, params, (x,)))
+
+    def compute_in(self, dtype: torch.dtype) -> None:
+        """From now on compute in a shorter type; leaves, gradients and what comes out keep theirs.
+        Norms with running statistics compute in that of the statistics."""
+        self.products = dtype
+        self._wide = wide = next(self.module.parameters()).dtype
+        exact = set()
+        for owner, layer in self.module.named_modules():
+            if isinstance(layer, _NormBase):
+                exact |= {n for n in self.names if n.rpartition(".")[0] == owner}
+                layer.register_forward_pre_hook(lambda layer, given: given[0].to(wide))
+                layer.register_forward_hook(lambda layer, given, out: out.to(dtype))
+            else:
+                for p in layer.parameters(recurse=False):
+                    p.data = p.data if p.requires_grad else p.data.to(dtype)
+        self._short = set(self.names) - exact
+
+    def _rounded(self, params: Tree) -> Tree:
+        if self.products is None:
+            return params
+        return {n: v.to(self.products) if n in self._short else v for n, v in params.items()}
+
+    def _unrounded(self, out: Tensor) -> Tensor:
+        return out if self.products is None else out.to(self._wide)
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
         """The input of the head; needs only the body's leaves."""
@@ -107,10 +134,10 @@ class Net:
 
         hook = self._head.register_forward_pre_hook(stop)
         try:
-            self._computed(self.module, tree.drop(params, self.head), x)
+            self._computed(self.module, self._rounded(tree.drop(params, self.head)), x)
         except _ReachedHead as reached:
             h: Tensor = reached.args[0]
-            return h
+            return self._unrounded(h)
         finally:
             hook.remove()
         raise UserError(f"the model's forward never calls its head '{self._head_name}'")
@@ -120,6 +147,7 @@ class Net:
         cut = len(self._prefix)
         tied = {n: first for n, first in self.aliases.items() if n.startswith(self._prefix)}
         leaves = {n: n for n in self.head} | {n: t for n, t in tied.items() if t in self.names}
+        params = self._rounded({t: params[t] for t in leaves.values()})
         return self._computed(self._head, {n[cut:]: params[t] for n, t in leaves.items()}, h)
 
     def part(self, spec: str) -> tuple[str, ...]:

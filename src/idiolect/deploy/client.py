@@ -70,6 +70,7 @@ class LocalExperiment:
             seed=config["seed"],
             device=torch.device(device),
             dtype=select.compute_dtype(config["dtype"]),
+            products=select.products_dtype(config["dtype"]),
             keys=[(config["seed"], client_id)],
         )
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from idiolect import models
 from idiolect.core import tree
 from idiolect.core.method import Down, Method, Server
 from idiolect.core.tree import Record, Tree
@@ -26,6 +27,8 @@ class ExpectedReply:
         self, method: Method, model: nn.Module, shape: Sequence[int], classes: int, **how: object
     ):
         x = torch.linspace(0, 1, 4 * int(np.prod(shape))).reshape(4, *shape)
+        if models.wants_tokens(model, tuple(shape)):
+            x = torch.zeros_like(x, dtype=torch.int64)
         y = torch.arange(4) % classes
         made_up = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
         data = Federation.from_arrays([made_up], classes=classes)

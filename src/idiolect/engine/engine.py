@@ -8,6 +8,7 @@ Letters in the names and comments of this package:
     C, H, W  channels, height and width of an image; O  output channels; I  inputs of a layer
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -38,7 +39,8 @@ def takes_whole_numbers(module: nn.Module, x: Tensor) -> bool:
         return False
     with torch.no_grad():
         try:
-            deepcopy(module).eval()(x[:2])
+            where = next(module.parameters()).device
+            deepcopy(module).eval()(x[:2].to(where))
         except RuntimeError:
             return False
         except IndexError:
@@ -64,10 +66,11 @@ class Engine(ABC):
         dtype: torch.dtype,
         keys: list[tuple[int, int]] | None = None,
         away: bool = False,
+        products: torch.dtype | None = None,
     ):
         """`keys` gives the (seed, client) that each client's randomness is keyed by, where several
         federations share the engine. `away`: samples stay in host memory until clients work on
-        them."""
+        them. `products`: networks compute in this type, while everything else is in `dtype`."""
         whole = federation.mean is None and takes_whole_numbers(module, federation.x)
         self.samples = (SampleWindow if away else Samples)(federation, device, dtype, whole)
         self.device, self.dtype = device, dtype
@@ -76,6 +79,9 @@ class Engine(ABC):
         self.net = Net(module)
         self.train_net = Net(module, training=True)
         self.nets: Nets = (self.net, self.train_net)
+        self.products = products
+        if products is not None:
+            self._compute_in(products)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for net in self.nets:
                 if functions.needed(partial(self._try, net)):
@@ -152,12 +158,27 @@ class Engine(ABC):
     def _sizes(self, ids: Sequence[int], part: Part) -> list[int]:
         return [len(self.samples.parts[part][i]) for i in ids]
 
+    def _compute_in(self, products: torch.dtype) -> None:
+        for net in self.nets:
+            net.compute_in(products)
+        try:
+            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+                self._try(self.train_net)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"the model cannot compute in {products} ({reason}); give tensors it makes itself "
+                "the type of its inputs (x.dtype), or use --dtype float32"
+            ) from None
+
     @torch.no_grad()
     def _try(self, net: Net) -> None:
         """Compute two samples, whatever comes out."""
         params = {n: v.clone() for n, v in net.module.state_dict().items()}
         x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
-        net({n: params[n] for n in net.names}, x)
+        with warnings.catch_warnings():  # about speed, which does not count here
+            warnings.simplefilter("ignore")
+            net({n: params[n] for n in net.names}, x)
 
     # --- memory ---
 

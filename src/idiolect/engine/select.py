@@ -23,13 +23,24 @@ from idiolect.errors import UserError, did_you_mean
 
 ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
 # tf32: float32 values, of whose fraction a network's products on a GPU see the first 10 bits.
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "tf32": torch.float32}
+# bf16: networks compute in bfloat16; their parameters, and what is done with them, are float32.
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "tf32": torch.float32,
+    "bf16": torch.float32,
+}
 
 
 def compute_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise did_you_mean(name, DTYPES, "dtype")
     return DTYPES[name]
+
+
+def products_dtype(name: str) -> torch.dtype | None:
+    """What networks compute in, where it is not the type of their parameters."""
+    return torch.bfloat16 if name == "bf16" else None
 
 
 def allow_tf32(name: str, device: torch.device) -> None:
@@ -115,12 +126,13 @@ def pick_engine(
     model: nn.Module,
     seed: int,
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: str,
     keep: str = "auto",
 ) -> Engine:
     if name not in ENGINES:
         raise did_you_mean(name, ENGINES, "engine")
-    given: dict[str, Any] = {"seed": seed, "device": device, "dtype": dtype}
+    given: dict[str, Any] = {"seed": seed, "device": device, "dtype": compute_dtype(dtype)}
+    given["products"] = products_dtype(dtype)
     given["away"] = _samples_stay_on_host(federation, device, keep)
     chosen = ENGINES[name](federation, model, **given)
     if name == "stacked" and (reason := _cannot_stack(chosen, model)):

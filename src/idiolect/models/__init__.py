@@ -1,5 +1,12 @@
 """Networks by name, and your own by `module:Class`."""
 
-from idiolect.models.build import build, check_fits, default_model, list_models, resolved
+from idiolect.models.build import (
+    build,
+    check_fits,
+    default_model,
+    list_models,
+    resolved,
+    wants_tokens,
+)
 
-__all__ = ["build", "check_fits", "default_model", "list_models", "resolved"]
+__all__ = ["build", "check_fits", "default_model", "list_models", "resolved", "wants_tokens"]

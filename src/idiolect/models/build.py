@@ -78,11 +78,13 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
     """The model must take two samples, as floating point or as whole numbers (tokens), and give a
     value for each class."""
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    if wants_tokens(model, shape):
+        dtype = torch.int64
     was_training = model.training
     model.eval()  # so that batch norm neither needs a batch nor moves its statistics
     try:
         with torch.no_grad():
-            out = _of_two(model, shape, dtype)
+            out = model(torch.zeros(2, *shape, dtype=dtype))
     except Exception as error:
         raise UserError(
             f"{what} cannot take samples of shape {list(shape)}: {_one_line(error)}"
@@ -98,13 +100,22 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
     check_trains(model, shape, what)
 
 
-def _of_two(model: nn.Module, shape: Shape, dtype: torch.dtype) -> Any:
+def wants_tokens(model: nn.Module, shape: Shape) -> bool:
+    """Whether the model takes samples only as whole numbers."""
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    was_training = model.training
+    model.eval()
     try:
-        return model(torch.zeros(2, *shape, dtype=dtype))
-    except (RuntimeError, IndexError) as error:
-        with suppress(Exception):
-            return model(torch.zeros(2, *shape, dtype=torch.int64))
-        raise error
+        with torch.no_grad():
+            try:
+                model(torch.zeros(2, *shape, dtype=dtype))
+            except (RuntimeError, IndexError):
+                with suppress(Exception):
+                    model(torch.zeros(2, *shape, dtype=torch.int64))
+                    return True
+    finally:
+        model.train(was_training)
+    return False
 
 
 def _one_line(error: BaseException) -> str:

@@ -40,7 +40,9 @@ class SimulationOptions(Checked):
         "stacked", "all clients at once, or one by one as a reference"
     )
     device: str = hyper("auto", "where clients compute: auto, cpu or cuda")
-    dtype: Literal["float32", "float64", "tf32"] = hyper("float32", "precision (tf32 needs a GPU)")
+    dtype: Literal["float32", "float64", "tf32", "bf16"] = hyper(
+        "float32", "precision (tf32 needs a GPU; bf16: float32 parameters)"
+    )
     keep: Literal["auto", "device", "host", "disk"] = hyper(
         "auto", "where clients' data and state wait"
     )

@@ -57,6 +57,7 @@ class Sweep:
             dtype=first.dtype,
             keys=[key for one in self.simulations for key in one.engine.keys],
             away=isinstance(first.engine.samples, SampleWindow),
+            products=first.engine.products,
         )
 
     @staticmethod
@@ -74,7 +75,8 @@ class Sweep:
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
         when = (simulation.round, simulation.rounds, simulation.eval_every)
         data = (federation.x.dtype, federation.mean, federation.std, simulation.device)
-        return (type(method), *fixed, *shapes, *when, *data, id(simulation) if alone else None)
+        how = (simulation.engine.products, id(simulation) if alone else None)
+        return (type(method), *fixed, *shapes, *when, *data, *how)
 
     def start(self) -> list[Round]:
         """Round 0 of every simulation."""

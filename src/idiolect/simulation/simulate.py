@@ -64,7 +64,7 @@ def simulate(
     schedule: str | Path | Sequence[Any] | None = None,
     engine: Literal["stacked", "loop"] = "stacked",
     device: str = "auto",
-    dtype: Literal["float32", "float64", "tf32"] = "float32",
+    dtype: Literal["float32", "float64", "tf32", "bf16"] = "float32",
     keep: Literal["auto", "device", "host", "disk"] = "auto",
     eval_every: int = 1,
     measure: Measures | str | Sequence[str] = (),

@@ -67,9 +67,7 @@ class Simulation:
         models.check_fits(model, federation.shape, federation.classes)
         select.check_batch_norm(model, federation, getattr(method, "batch_size", None))
         model = select.with_frozen_weights(model, init)
-        self.engine = select.pick_engine(
-            engine, federation, model, seed, self.device, self.dtype, keep
-        )
+        self.engine = select.pick_engine(engine, federation, model, seed, self.device, dtype, keep)
         self._module_state = server_state.module_values(model)
         net = self.engine.net
         given = select.with_given_weights(net, initial_tree(model, net, self.dtype), init)

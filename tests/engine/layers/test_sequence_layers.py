@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from idiolect.core.net import Net
-from idiolect.engine.layers import cells, linear, norm
+from idiolect.engine.layers import functions, linear, norm, recurrent_cells
 from idiolect.engine.layers.recurrent import StackedRecurrent
 
 
@@ -86,8 +86,8 @@ class Last(nn.Linear):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(("cell", "gates"), [(cells.GRU, 3), (cells.LSTM, 4)])
-def test_cells_of_pytorch_equal_ours(cell: cells.RecurrentCell, gates: int) -> None:
+@pytest.mark.parametrize(("cell", "gates"), [(recurrent_cells.GRU, 3), (recurrent_cells.LSTM, 4)])
+def test_cells_of_pytorch_equal_ours(cell: recurrent_cells.RecurrentCell, gates: int) -> None:
     torch.manual_seed(0)
     given, own = (torch.randn(3, 2, gates * 5, dtype=torch.float64).cuda() for _ in range(2))
     h, c, g, m = (torch.randn(3, 2, 5, dtype=torch.float64).cuda() for _ in range(4))
@@ -99,3 +99,32 @@ def test_cells_of_pytorch_equal_ours(cell: cells.RecurrentCell, gates: int) -> N
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
+def test_our_product_is_used_inside_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the projections of PyTorch's attention are products of all clients."""
+    module = nn.MultiheadAttention(4, 2, batch_first=True).double()
+    start = {n: p.detach().expand(3, *p.shape).clone() for n, p in module.named_parameters()}
+    x, calls = torch.randn(3, 2, 5, 4, dtype=torch.float64), []
+
+    def product(*given: Tensor) -> Tensor:
+        calls.append(len(given))
+        return linear.by_product(*given)
+
+    def attention(p: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = functional_call(module, p, (x, x, x), {"need_weights": False})[0]
+        return out
+
+    def both() -> tuple[Tensor, ...]:
+        leaf = {n: v.clone().requires_grad_() for n, v in start.items()}
+        with functions.BetterFunctions():
+            out = vmap(attention)(leaf, x)
+        return out, *torch.autograd.grad(out.sin().sum(), list(leaf.values()))
+
+    plain = both()
+    outer = functions._multi_head.__globals__
+    for called in (outer, outer["_in_projection_packed"].__globals__):
+        monkeypatch.setitem(called, "linear", product)
+    for one, other in zip(both(), plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+    assert len(calls) == 2

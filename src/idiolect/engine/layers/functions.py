@@ -7,15 +7,22 @@ from typing import Any
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from idiolect.engine.layers import linear
 from idiolect.engine.layers.attention import attend
 from idiolect.engine.layers.embedding import look_up
 from idiolect.engine.layers.stack_function import in_transform
 
-# PyTorch's own code with our attention in it: a mode does not see what a function calls inside.
-_multi_head = FunctionType(
-    F.multi_head_attention_forward.__code__,
-    {**vars(F), "scaled_dot_product_attention": attend},
-    argdefs=F.multi_head_attention_forward.__defaults__,
+
+def _calling(function: Any, **ours: Callable[..., Any]) -> FunctionType:
+    """PyTorch's own code that calls ours inside, which a mode would not see."""
+    return FunctionType(function.__code__, {**vars(F), **ours}, argdefs=function.__defaults__)
+
+
+_multi_head = _calling(
+    F.multi_head_attention_forward,
+    scaled_dot_product_attention=attend,
+    linear=linear.better,
+    _in_projection_packed=_calling(vars(F)["_in_projection_packed"], linear=linear.better),
 )
 
 BETTER: dict[Any, Callable[..., Any]] = {

@@ -7,6 +7,7 @@ GPU the outputs come from our own kernel where that is faster.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect.engine.layers.autotune import AUTOTUNER, about
@@ -23,12 +24,21 @@ class StackedLinear(nn.Linear):
         return type(layer) is nn.Linear
 
     def forward(self, x: Tensor) -> Tensor:
-        if same_for_all(self.weight, x):
-            return super().forward(x)
-        bias = None if self.bias is None else self.bias[None]
-        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])  # places of a sequence are samples
-        out: Tensor = Product.apply(rows[None], self.weight[None], bias).squeeze(0)
-        return out if x.ndim == 2 else out.reshape(*x.shape[:-1], -1)
+        return by_product(x, self.weight, self.bias)
+
+
+def better(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear`, by our product where that is better."""
+    return by_product(x, w, bias) if x.is_cuda else F.linear(x, w, bias)
+
+
+def by_product(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` of one client of a stack."""
+    if same_for_all(w, x):
+        return F.linear(x, w, bias)
+    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])  # places of a sequence are samples
+    out: Tensor = Product.apply(rows[None], w[None], None if bias is None else bias[None])
+    return out.squeeze(0) if x.ndim == 2 else out.reshape(*x.shape[:-1], -1)
 
 
 def plain(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:

@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
 from idiolect.core.net import LiveWeights
-from idiolect.engine.layers import cells
-from idiolect.engine.layers.cells import RecurrentCell
+from idiolect.engine.layers import linear, recurrent_cells
+from idiolect.engine.layers.recurrent_cells import RecurrentCell
 from idiolect.engine.layers.stack_function import in_transform, in_vmap, with_clients
 
 State = tuple[Tensor, Tensor | None]  # hidden, and the memory of an LSTM
@@ -80,10 +80,10 @@ class StackedRecurrent(LiveWeights):
         w_in, w, b_in, b = (getattr(self, n, None) for n in names)  # no biases: None
         assert w_in is not None
         assert w is not None
-        cell = cells.of(self)
+        cell = recurrent_cells.of(self)
         if b is not None and not cell.bias_inside:
             b_in, b = b_in + b, None
-        gates = F.linear(x, w_in, b_in)
+        gates = linear.better(x, w_in, b_in)
         if self.proj_size or (in_transform() and not in_vmap()):
             return written_out(cell, gates, start, w, b, getattr(self, f"weight_hr{end}", None))
         h, c = (None if s is None else s[None] for s in start)
