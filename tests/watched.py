@@ -93,3 +93,13 @@ class Watched:
 
     def logs(self, t: int) -> dict[str, Tensor]:
         return self.rounds[t].logs
+
+    def shown(self, t: int, name: str) -> Tensor:
+        """What was logged of those whose work arrived; of the others there is nothing."""
+        value, there = self.rounds[t].logs[name], self.rounds[t].arrived
+        absent = [i for i in range(len(value)) if i not in there]
+        assert value[absent].isnan().all()
+        if value.ndim == 2 and value.shape[1] == len(value):
+            assert value[:, absent].isnan().all()
+            value = value[:, there]
+        return value[there]

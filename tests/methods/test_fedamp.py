@@ -133,7 +133,7 @@ def test_absent_clients_keep_their_cloud() -> None:
     assert_same(rows(now)[0], rows(before)[0], 0)
     assert differ(rows(now)[1], rows(before)[1])
     own = [ran.up(1, "model", k) for k in (0, 1)]
-    xi = ran.logs(1)["aggregation_weight"]
+    xi = ran.shown(1, "aggregation_weight")
     assert_same(rows(now)[3], combine(xi[1], own))
 
 

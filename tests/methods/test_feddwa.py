@@ -307,7 +307,7 @@ def test_last_round_is_the_clients_own_last_time() -> None:
     ran = Watched(method, TINY, NET, 4, schedule=who)
     models, ps = Reference(guidance="last_round").run(who)
     for t in range(4):
-        assert torch.allclose(ran.logs(t)["aggregation_weight"], ps[t], atol=1e-10)
+        assert torch.allclose(ran.shown(t, "aggregation_weight"), ps[t], atol=1e-10)
         for i in range(4):
             assert_same(ran.personal[t][i], models[t][i], what=f"round {t} client {i}")
 
@@ -343,7 +343,7 @@ def test_partial_participation(top_k: int) -> None:
     ran = Watched({"name": "feddwa", "top_k": top_k, **FULL}, TINY, NET, 4, schedule=who)
     models, ps = Reference(top_k=top_k).run(who)
     for t in range(4):
-        assert torch.allclose(ran.logs(t)["aggregation_weight"], ps[t], atol=1e-10)
+        assert torch.allclose(ran.shown(t, "aggregation_weight"), ps[t], atol=1e-10)
         for i in range(4):
             assert_same(ran.personal[t][i], models[t][i], what=f"round {t} client {i}")
     for i in (0, 1, 3):
@@ -359,3 +359,13 @@ def test_more_guidance_epochs_go_further() -> None:
         return float(vector(minus(ran.up(0, "guidance", 0), ran.up(0, "model", 0))).norm())
 
     assert displacement(4) > 2 * displacement(1)
+
+
+def test_logs_stand_at_the_clients_ids() -> None:
+    """Client 1 never trains, client 3 is not there: rows and columns of ids, NaN for the absent."""
+    federation = federate(CLIENTS, unseen=(1,))
+    ran = Watched({"name": "feddwa", **FULL}, federation, NET, 1, schedule=[[0, 2]])
+    p = ran.logs(0)["aggregation_weight"]
+    assert p.shape == (4, 4)
+    assert (~p.isnan()).nonzero().tolist() == [[0, 0], [0, 2], [2, 0], [2, 2]]
+    assert torch.allclose(p[[0, 2]].nansum(1), torch.ones(2).double())

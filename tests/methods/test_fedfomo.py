@@ -45,12 +45,14 @@ def test_rounds(engine: str) -> None:
     affinity = torch.zeros(4, 4, dtype=torch.float64)
     mixed_with_others = 0
     for t in range(4):
-        begin = []
+        begin, weights = [], torch.eye(4, dtype=torch.float64)
         for i, c in enumerate(CLIENTS):
             raw = [first_order(previous[i], own[j], c) for j in range(4)]
             raw = torch.tensor(raw, dtype=torch.float64)
             affinity[i] += raw * (torch.arange(4) != i)
             good = raw.clamp_min(0)
+            if good.sum() > 0:
+                weights[i] = good / good.sum()
             begin.append(combine(good / good.sum(), own) if good.sum() > 0 else own[i])
             mixed_with_others += int((good > 0).sum() > 1)
         everything = [[torch.arange(len(c))] * 2 for c in CLIENTS]
@@ -59,6 +61,9 @@ def test_rounds(engine: str) -> None:
         for i in range(4):
             assert_same(ran.personal[t][i], own[i], 1e-10, what=f"{t} {i}")
         assert torch.allclose(ran.logs(t)["affinity"], affinity, atol=1e-10)
+        own_weight, others = ran.logs(t)["own_weight"], ran.logs(t)["aggregation_weight"]
+        shown = (1 - own_weight)[:, None] * others + own_weight.diag()
+        assert torch.allclose(shown, weights, atol=1e-9)
     assert mixed_with_others >= 4
 
 

@@ -54,6 +54,7 @@ def test_rounds(engine: str, steps: int) -> None:
         if updates is not None:
             w = [torch.softmax(a.detach(), 0) for a in alpha]
             base = [combine([1, *w[i]], [base[i], *updates]) for i in range(4)]
+            assert torch.allclose(ran.logs(t)["aggregation_weight"], torch.stack(w), atol=1e-9)
         rows = [[torch.arange(len(c))] * 2 for c in CLIENTS]
         own = [sgd(base[i], c, rows[i], lr=0.2) for i, c in enumerate(CLIENTS)]
         updates = [minus(own[i], base[i]) for i in range(4)]

@@ -35,8 +35,12 @@ def leap(
     method = methods.build({"name": "lga", "stages": 1, **options})
     down = {"model": tree["model"], "first": tree["first"]}
     mine = {"w0": tree["w0"], "wk": tree["wk"]}
-    up, _ = method.rejoin(down, mine, {"model": tree["wk"]}, SimpleNamespace(net=net))  # type: ignore[arg-type]
+    local = SimpleNamespace(net=net, log=lambda **values: SHOWN.update(values))
+    up, _ = method.rejoin(down, mine, {"model": tree["wk"]}, local)  # type: ignore[arg-type]
     return up["model"]["0.weight"].flatten()
+
+
+SHOWN: dict[str, torch.Tensor] = {}  # what the last rejoin logged
 
 
 # --- numeric oracles ---
@@ -58,6 +62,8 @@ def test_scalars(equation: int, expected: float) -> None:
 def test_vectors() -> None:
     got = leap([0, 0, 0.0], [0.3, -0.2, 0.1], [0.1, 0.1, 0], [0.2, 0.1, 0.05])
     assert got.tolist() == pytest.approx([0.502769, -0.1, 0.150154], abs=1e-6)
+    assert SHOWN["S"].tolist() == [[pytest.approx(0.188982, abs=1e-6)]]  # client, stage
+    assert SHOWN["St"].tolist() == [[pytest.approx(0.307674, abs=1e-6)]]
 
 
 def test_raw_cosine_of_the_code() -> None:

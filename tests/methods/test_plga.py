@@ -32,7 +32,8 @@ def test_scalars(equation: int, expected: float) -> None:
     method = methods.build({"name": "plga", "stages": 1, "equation": equation})
     mine = {"w0": one(0), "wk": one(0.5), "wp": one(9), "on_time": torch.ones(1) > 0}
     down = {"model": one(0.3), "first": one(0.2)}
-    _, kept = method.rejoin(down, mine, {}, SimpleNamespace(net=net))  # type: ignore[arg-type]
+    local = SimpleNamespace(net=net, log=lambda **values: None)
+    _, kept = method.rejoin(down, mine, {}, local)  # type: ignore[arg-type]
     assert kept["wp"]["0.weight"].item() == pytest.approx(expected, abs=1e-12)
 
 
@@ -120,3 +121,23 @@ def test_batchnorm_statistics_are_the_clients_own() -> None:
         kept = ran.mine[2][i]["stats"]["body.1.running_var"]
         assert torch.equal(ran.personal[1][i]["body.1.running_var"], kept)
     assert not [n for n in ran.server[0]["model"] if "running" in n]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_similarities_are_logged_by_client(engine: str) -> None:
+    """S and St of body and head, of those who met the server; nothing of the others."""
+    late = Stragglers(periods=(1, 2))
+    ran = Watched({"name": "plga", **FIXED}, TINY, NET, 4, engine=engine, stragglers=late)
+    assert "S" not in ran.logs(0)  # nobody has been there before
+    S = ran.logs(1)["S"]
+    there = [False, False, True, True]
+    assert S.shape == (4, 2) and (~S.isnan()).all(1).tolist() == [True, *there[1:]]
+    for i in (2, 3):  # on time: own work against the first aggregate
+        expected = Leap().similarity(START, ran.up(0, "model", i), ran.server[0]["model"])
+        both = [expected["body.0.weight"], expected["head.weight"]]
+        assert S[i].tolist() == pytest.approx(both, abs=1e-12)
+    assert torch.allclose(ran.logs(1)["St"][2:], torch.sigmoid(S[2:] - 1))
+    lga = Watched({"name": "lga", **FIXED}, TINY, NET, 4, engine=engine, stragglers=late)
+    assert "S" not in lga.logs(0)
+    assert (~lga.logs(1)["S"].isnan()).all(1).tolist() == [True, False, False, False]
+    assert torch.equal(lga.logs(1)["S"][0], S[0])

@@ -13,7 +13,7 @@ from tests.runs.killed import essence, killed_run
 def test_large_logs_are_left_out_and_long_ones_thinned(tmp_path: Path) -> None:
     log = history.MatrixLog(tmp_path)
     for number in range(1, 201):
-        log.keep(number, {"big": torch.zeros(600, 600), "mid": torch.zeros(512, 500)}, 200)
+        log.keep(number, {"big": torch.zeros(1100, 1100), "mid": torch.zeros(512, 500)}, 200)
     assert "big" not in {name for logs in log.rounds.values() for name in logs}
     assert 40 < len(log.rounds) < 100 and 200 in log.rounds
 

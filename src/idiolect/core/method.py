@@ -138,6 +138,21 @@ class Server(dict[str, Any]):
         """Show something of this round (weights, similarities): it goes into the run."""
         self.logs |= {name: value.detach() for name, value in values.items()}
 
+    def log_clients(self, ids: Ids, columns: Ids | None = None, **values: Tensor) -> None:
+        """Show values with a row for each client of `ids`, and a column for each of `columns` if
+        given: in the run they stand at the clients' ids, NaN where a client was not there."""
+        self.log(**{name: self.by_id(value, ids, columns) for name, value in values.items()})
+
+    def by_id(self, value: Tensor, ids: Ids, columns: Ids | None = None) -> Tensor:
+        """Rows (and columns) at the clients' ids."""
+        n = max(self.clients, default=-1) + 1
+        value = value.detach() if value.is_floating_point() else value.detach().float()
+        if columns is not None:
+            value = self.by_id(value.T, columns).T
+        shown = value.new_full((n, *value.shape[1:]), torch.nan)
+        shown[tree.beside(list(ids), value)] = value
+        return shown
+
 
 @dataclass(frozen=True)
 class Ups:

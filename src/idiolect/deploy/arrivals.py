@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Server, Ups
-from idiolect.core.tree import Record, Tree
+from idiolect.core.tree import Record
 from idiolect.deploy import messages, validate
 from idiolect.deploy.client_registry import ClientEntry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
@@ -108,26 +108,33 @@ class Arrivals:
         away = self.registry.away() if self.asynchronous else []
         return server_state.arrivals(server, record, since, t, away, like)
 
-    def describe(self, result: Round, server_logs: Tree, dtype: torch.dtype) -> None:
+    def describe(self, result: Round, server: Server, dtype: torch.dtype) -> None:
         """Samples, training loss, and what clients and server show of the round."""
-        about = [self.used[i].about for i in sorted(self.used)]
+        ids = sorted(self.used)
+        about = [self.used[i].about for i in ids]
         fits = [a for a in about if "samples" in a]
         result.samples = sum(a["samples"] for a in fits)
         losses = [a["train_loss"] for a in fits if a["train_loss"] is not None]
         if losses and len(losses) == len(fits):
             result.train_loss = float(np.mean(losses))
-        shown = stacked_logs(about, dtype) | server_logs
-        result.logs = {n: v.cpu() for n, v in shown.items()}
+        shown = logs_by_client(
+            {i: a.get("logs", {}) for i, a in zip(ids, about, strict=True)}, dtype
+        )
+        by_id = {name: server.by_id(rows, there) for name, (there, rows) in shown.items()}
+        result.logs = {n: v.cpu() for n, v in (by_id | server.logs).items()}
 
 
-def stacked_logs(about: list[dict[str, Any]], dtype: torch.dtype) -> Tree:
-    """What the method shows at each client, one row per client, where all show the same thing."""
-    shown: Tree = {}
-    logs = [meta.get("logs", {}) for meta in about]
-    for name in logs[0] if logs else ():
+def logs_by_client(
+    logs: Mapping[int, dict[str, Any]], dtype: torch.dtype
+) -> dict[str, tuple[list[int], Tensor]]:
+    """What the method shows at clients: under each name who shows it, and one row for each."""
+    shown: dict[str, tuple[list[int], Tensor]] = {}
+    for name in dict.fromkeys(str(name) for one in logs.values() for name in one):
+        there = [i for i, one in logs.items() if name in one]
         try:
-            rows = [torch.tensor(each[name], dtype=dtype) for each in logs]
-            shown[str(name)[:64]] = torch.cat(rows)
-        except (KeyError, TypeError, ValueError, RuntimeError):
+            rows = torch.cat([torch.tensor(logs[i][name], dtype=dtype) for i in there])
+        except (TypeError, ValueError, RuntimeError):
             continue  # not needed for learning, and it comes from outside
+        if len(rows) == len(there):
+            shown[name[:64]] = there, rows
     return shown

@@ -111,7 +111,7 @@ class FederationServer:
             result.arrived, result.staleness = ups.ids, [t - s for s in ups.started]
         elif len(ups):
             self.registry.note("too few", round=t + 1, arrived=ups.ids, needed=self.terms.arrivals)
-        self.arrivals.describe(result, self.server.logs, self.dtype)
+        self.arrivals.describe(result, self.server, self.dtype)
         self.round = self.arrivals.round = t + 1
         if tests:
             result.seconds_eval = self._evaluate()

@@ -76,7 +76,7 @@ class CFL(FedAvg):
                 models = {n: torch.cat([x, x[[number]]]) for n, x in models.items()}
         server["models"] = models
         server["cluster"] = tree.beside(list(clusters.values()), ups.sizes)
-        server.log(cluster=server["cluster"])
+        server.log_clients(server.clients, cluster=server["cluster"])
 
     def _leaving(self, members: list[int], ups: Ups, update: Tree) -> list[int]:
         """The second half of the cluster, if it is to be split."""

@@ -65,7 +65,7 @@ class FedAMP(LocalOnly):
     def aggregate(self, server: Server, ups: Ups) -> None:
         xi = self.attention(ups["model"])
         server["clouds"][ups.ids] = tree.mix(xi, ups["model"])
-        server.log(aggregation_weight=xi)
+        server.log_clients(ups.ids, ups.ids, aggregation_weight=xi)
 
     def attention(self, models: Tree) -> Tensor:
         """xi: row i is how much client i's cloud takes of each model."""

@@ -92,7 +92,9 @@ class FedAS(Alignment):
 
     def aggregate(self, server: Server, ups: Ups) -> None:
         weight = trace_weights(ups["trace"], self.normalize) if self.synchronize else ups.share
-        server.log(aggregation_weight=weight)
+        server.log_clients(ups.ids, aggregation_weight=weight)
+        if self.synchronize:
+            server.log_clients(ups.ids, fisher_trace=ups["trace"])
         base = tree.mix(weight, ups["base"])  # Eq. 7
         if self.synchronize and self.normalize == "minmax_printed":  # the rest stays where it is
             base = tree.add(base, tree.scale(server["base"], 1 - weight.sum()))

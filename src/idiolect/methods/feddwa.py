@@ -88,7 +88,7 @@ class FedDWA(SgdMethod):
         server["models"][ups.ids] = tree.mix(p, ups["model"])
         if self.guidance == "last_round":
             server["last"][ups.ids] = ups["model"]
-        server.log(aggregation_weight=p, distance=distance)
+        server.log_clients(ups.ids, ups.ids, aggregation_weight=p, distance=distance)
 
     def _toward(self, server: Server, ups: Ups) -> Tree:
         """The guidance models of the arrivals."""

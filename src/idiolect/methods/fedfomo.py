@@ -84,7 +84,9 @@ class FedFomo(SgdMethod):
         if "models" in down:
             candidates = tree.apply(lambda a, b: torch.cat([a, b], 1), candidates, down["models"])
         raw = self.first_order(local, mine["previous"], candidates, judged)
-        start = tree.blend(self.normalised(raw), candidates)
+        weight = self.normalised(raw)
+        local.log(own_weight=weight[:, 0])  # the server shows how the others share the rest
+        start = tree.blend(weight, candidates)
         model = self.train(local, start, holdout.weighted, extra=(trained_on,))
         lot = local.uniform((), f"fedfomo/{local.round}")
         up = {"model": model, "weight": raw[:, 1:], "lot": lot}
@@ -118,7 +120,11 @@ class FedFomo(SgdMethod):
         fresh[rows[:, None], to] += ups["weight"]
         server["affinity"], server["lot"] = fresh, ups["lot"][0]
         server["models"][ups.ids] = {"model": ups["model"]}
-        server.log(affinity=fresh)
+        server.log_clients(server.clients, server.clients, affinity=fresh)
+        positive = ups["weight"].clamp_min(0)
+        share = positive / positive.sum(1, keepdim=True).clamp_min(1e-30)
+        chosen = torch.zeros_like(fresh[rows]).scatter(1, to, share.to(fresh.dtype))
+        server.log_clients(ups.ids, server.clients, aggregation_weight=chosen)
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["model"]

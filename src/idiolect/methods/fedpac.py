@@ -97,7 +97,7 @@ class FedPAC(SgdMethod):
         heads = ups["head"]
         if self.combine:
             alpha = combination(ups["v"], ups["h"])
-            server.log(head_weight=alpha)
+            server.log_clients(ups.ids, ups.ids, head_weight=alpha)
             heads = tree.mix(alpha, heads)
         server["heads"][ups.ids] = heads
 

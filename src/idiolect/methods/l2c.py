@@ -104,12 +104,16 @@ class L2C(SgdMethod):
 
     def aggregate(self, server: Server, ups: Ups) -> None:
         position = server.position
+        ids = tree.beside(server.clients, server["alpha"])
+        own = tree.beside(ups.ids, ids)[:, None] == ids
+        weight = self.mixing(ups["alpha"], {"present": server["present"], "own": own})
+        server.log_clients(ups.ids, server.clients, aggregation_weight=weight)
         at = tree.beside([position[i] for i in ups.ids], ups.sizes)
         server["alpha"] = server["alpha"].index_copy(0, at, ups["alpha"].double())
         server["present"] = torch.zeros_like(server["present"]).index_fill(0, at, True)
         still = tree.zeros_like(server["updates"])
         server["updates"] = {n: x.index_copy(0, at, ups["update"][n]) for n, x in still.items()}
-        server.log(alpha=server["alpha"])
+        server.log_clients(server.clients, server.clients, alpha=server["alpha"])
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["base"] | tree.add(mine["update"], mine["base"])

@@ -57,13 +57,14 @@ class LGA(FedAvgAsync):
         return {"model": wk}, kept | {"w0": down["model"], "wk": wk, "stats": stats}
 
     def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
-        return {"model": self.leap(down, mine, local.net)}, mine
+        return {"model": self.leap(down, mine, local)}, mine
 
-    def leap(self, down: Record, mine: Record, net: Net) -> Tree:
+    def leap(self, down: Record, mine: Record, local: Local) -> Tree:
         """`what` of Eq. 10 or 11."""
         w0, wk, w1, wt = mine["w0"], mine["wk"], down["first"], down["model"]
         moved, missed = tree.sub(wk, w0), tree.sub(wt, w1)
-        cosine = self.cosine(tree.sub(w1, w0), moved, net)
+        cosine = self.cosine(tree.sub(w1, w0), moved, local.net)
+        self.show(cosine, local)
         weight = cosine if self.weight == "cosine" else self.softmaxed(cosine)
         bend = {n: weight[n] * moved[n] * moved[n] * missed[n] for n in moved}
         return tree.add(tree.add(wt if self.equation == 11 else w0, bend), moved)
@@ -75,6 +76,12 @@ class LGA(FedAvgAsync):
             value = tree.cosine(tree.pick(a, names), tree.pick(b, names))
             spread |= {n: tree.column(value, a[n]) for n in names}
         return spread
+
+    def show(self, cosine: Tree, local: Local) -> None:
+        """S and St of every client and stage."""
+        first = [names[0] for names in local.net.stages(self.stages)]  # all of a stage are alike
+        S = torch.stack([cosine[n].flatten() for n in first], 1)
+        local.log(S=S, St=torch.sigmoid(S - 1))
 
     @staticmethod
     def softmaxed(cosine: Tree) -> Tree:

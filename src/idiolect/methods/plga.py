@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from idiolect.core import tree
-from idiolect.core.method import Local, Net, Record, Tree
+from idiolect.core.method import Local, Record, Tree
 from idiolect.methods.lga import LGA
 
 
@@ -31,20 +31,24 @@ class PLGA(LGA):
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         moved = tree.sub(down["model"], mine["w0"])
-        fresh = self._mix(mine["wk"], down["model"], moved, mine, local.net)
+        fresh = self._mix(mine["wk"], down["model"], moved, mine, local)
         wp = tree.where(mine["on_time"], fresh, mine["wp"])
+        seen = mine["on_time"][:, None]  # of the others no S was asked for
+        local.log(**{n: x.masked_fill(~seen, torch.nan) for n, x in local.logs.items()})
         up, kept = super().fit(down, mine, local)
         return up, kept | {"wp": wp, "on_time": torch.ones_like(mine["on_time"])}
 
     def rejoin(self, down: Record, mine: Record, up: Record, local: Local) -> tuple[Record, Record]:
-        what = self.leap(down, mine, local.net)
+        what = self.leap(down, mine, local)
         moved = tree.sub(down["first"], mine["w0"])
-        wp = self._mix(what, down["model"], moved, mine, local.net)
+        wp = self._mix(what, down["model"], moved, mine, local)
         return {"model": what}, mine | {"wp": wp, "on_time": torch.zeros_like(mine["on_time"])}
 
-    def _mix(self, what: Tree, wt: Tree, moved: Tree, mine: Record, net: Net) -> Tree:
+    def _mix(self, what: Tree, wt: Tree, moved: Tree, mine: Record, local: Local) -> Tree:
         """Eq. 14, with St from the global movement seen by the client."""
-        st = self.softmaxed(self.cosine(moved, tree.sub(mine["wk"], mine["w0"]), net))
+        cosine = self.cosine(moved, tree.sub(mine["wk"], mine["w0"]), local.net)
+        self.show(cosine, local)
+        st = self.softmaxed(cosine)
         return {n: (1 - st[n]) * what[n] + st[n] * wt[n] for n in what}
 
     def personal(self, down: Record, mine: Record) -> Tree:

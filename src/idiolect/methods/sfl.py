@@ -87,7 +87,7 @@ class SFL(SgdMethod):
         nodes = tree.mix(weight, ups["model"])
         server["nodes"][ups.ids] = nodes
         server["world"] = tree.apply(lambda u: u.mean(0), nodes)  # the read-out
-        server.log(adjacency=adjacency, aggregation_weight=weight)
+        server.log_clients(ups.ids, ups.ids, adjacency=adjacency, aggregation_weight=weight)
 
     def adjacency(self, ups: Ups, world: Tree) -> Tensor:
         """Rows sum to one; every client is linked to itself."""

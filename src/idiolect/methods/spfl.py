@@ -100,7 +100,7 @@ class SPFL(SgdMethod):
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
             c = self._mixing(server, ups, s, last=names == stages[-1])
-            server.log(**{f"mixing_{s}": c})
+            server.log_clients(ups.ids, ups.ids, **{f"mixing_{s}": c})
             after |= self._move(c, tree.pick(before, names), tree.pick(ups["update"], names))
         server["models"][ups.ids] = {n: after[n] for n in before}
 

@@ -194,7 +194,9 @@ def _smaller(values: np.ndarray) -> np.ndarray:
         if (length := values.shape[axis]) > LARGEST_MATRIX:
             edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[1:-1]
             parts = np.split(values, edges, axis)
-            values = np.stack([part.mean(axis) for part in parts], axis)
+            # Blank where nobody of the part took part.
+            means = [np.ma.masked_invalid(part).mean(axis).filled(np.nan) for part in parts]
+            values = np.stack(means, axis)
     return values
 
 

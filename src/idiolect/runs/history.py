@@ -17,7 +17,7 @@ from idiolect.core import files
 Item = TypeVar("Item")
 Columns = Mapping[str, np.ndarray]
 
-LARGEST_LOG = 1 << 20  # bytes of one logged tensor; a larger one is not kept
+LARGEST_LOG = 4 << 20  # bytes of one logged tensor (1,024 x 1,024 clients); no larger one is kept
 LOG_BUDGET = 64 << 20  # bytes of one log over the whole run; beyond it, rounds are skipped evenly
 
 

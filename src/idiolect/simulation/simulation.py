@@ -169,14 +169,16 @@ class Simulation:
             result.bytes_down += down.nbytes(k)
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
-            result.samples, result.logs = int(fitted.samples.sum()), fitted.logs
+            result.samples = int(fitted.samples.sum())
+            self._show(fitted.logs, turn.start, result)
             unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
         ups = yield from self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
             method.aggregate(self.server, ups)
         result.staleness = [t - s for s in turn.arrive.values()]
-        result.logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
+        logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
+        result.logs = {n: v for n, v in logs.items() if not v.isnan().all()}
         self.round = t + 1
         if server_state.is_tested(self.round, self.rounds, self.eval_every):
             testing = Span(self.device)
@@ -235,8 +237,16 @@ class Simulation:
             seen = down.stacked(len(ids))
             done: Fitted = yield Rejoin(ids, t, (seen, self.mine[ids], up))
             up, self.mine[ids] = done.up, done.mine
+            self._show(done.logs, ids, result)
             after.append((ids, done.trained))
         return {i: tree.row(up, k) for k, i in enumerate(ids)}
+
+    def _show(self, logs: Tree, ids: list[int], result: Round) -> None:
+        """What clients show of the round, at their ids."""
+        for name, value in logs.items():
+            shown = self.server.by_id(value, ids)
+            known = result.logs.get(name)
+            result.logs[name] = shown if known is None else torch.where(shown.isnan(), known, shown)
 
     # --- evaluation ---
 

@@ -47,7 +47,7 @@ def learn(server: Server, ups: Ups, stage: int, measured: Tensor, new: float = 1
     known = server["cosine"].get(str(stage), unknown).clone()
     known[pairs] = (1 - new) * known[pairs] + new * measured
     server["cosine"][str(stage)] = known
-    server.log(**{f"similarity_{stage}": known[pairs]})
+    server.log_clients(ups.ids, ups.ids, **{f"similarity_{stage}": known[pairs]})
 
 
 def among(server: Server, ups: Ups, stage: int) -> Tensor:
