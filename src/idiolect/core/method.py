@@ -254,6 +254,10 @@ class Method(Checked, ABC):
         what it sends in place of what it received, unless a method says otherwise."""
         return self.personal(down | up, mine)
 
+    def guidance_model(self, down: Record, up: Record, mine: Record) -> Tree | None:
+        """A model the client has besides after its local work, which `measure` guidance tests."""
+        return None
+
     def shared(self, server: Server) -> Tree | None:
         """The model, or the part of one, that all clients share."""
         return None

@@ -101,6 +101,12 @@ class FedDWA(SgdMethod):
         guidance: Tree = ups["model" if self.guidance == "current" else "guidance"]
         return guidance
 
+    def guidance_model(self, down: Record, up: Record, mine: Record) -> Tree | None:
+        """w_i* with the client's statistics; 'last_round' is no longer at the client."""
+        sent = {"current": up["model"], "received": down["model"]}
+        model = up.get("guidance", sent.get(self.guidance))
+        return None if model is None else model | mine["stats"]
+
     def personal(self, down: Record, mine: Record) -> Tree:
         return down["model"] | mine["stats"]
 

@@ -126,6 +126,8 @@ def complete(config: Mapping[str, Any]) -> Config:
 def digest(config: Config) -> str:
     """Identity of a run's settings; where clients were kept meanwhile is no part of it."""
     what = {key: value for key, value in config.items() if key != "keep"}
+    if not what.get("measure"):  # so that runs made before it existed stay the same
+        what.pop("measure", None)
     if what.get("clock"):  # `window: 2` and `window: 2.0` are the same clock
         what["clock"] = Clock.of(what["clock"]).as_dict()
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

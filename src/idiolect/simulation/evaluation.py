@@ -8,7 +8,8 @@ from idiolect.core import record, tree
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.engine.samples import Part
-from idiolect.simulation.requests import Asking, Score
+from idiolect.simulation.measures import Measures
+from idiolect.simulation.requests import Asking, FisherTrace, Score
 from idiolect.simulation.scores import PARTS, Scores
 
 TESTED_TOGETHER = 256  # clients whose models are on the device at once while testing
@@ -19,9 +20,11 @@ Models = tuple[list[int], Tree]  # of these clients
 class Evaluation:
     """Tests clients' models on their own samples, and keeps the scores."""
 
-    def __init__(self, federation: Federation):
+    def __init__(self, federation: Federation, measure: Measures | None = None):
         self.sizes = {p: federation.sizes(p).numpy().astype(np.int32) for p in PARTS}
-        self.scores = Scores(self.sizes)
+        self.measure = measure or Measures()
+        self.federation = federation
+        self.scores = Scores(self.sizes, self.measure)
         self._everyone = list(range(federation.n_clients))
 
     def test_round(
@@ -40,9 +43,12 @@ class Evaluation:
         for at in range(0, len(self._everyone), TESTED_TOGETHER):
             ids = self._everyone[at : at + TESTED_TOGETHER]
             params = yield from predictors(ids)
+            if self.measure.fisher:
+                trace = yield FisherTrace(ids, None, (params,))
+                self.scores.put("fisher_trace", ids, trace["trace"])
             if shared is not None and tree.shows(params, shared):
                 self.scores.copy("global", "before", ids)
-                yield from self._validate("before", params, ids)
+                yield from self._other_parts("before", params, ids)
                 continue
             known = _unchanged(params, ids, after)
             self.scores.copy("after", "before", list(known))
@@ -53,11 +59,15 @@ class Evaluation:
         """Test models on their clients' test samples, and validation samples if they have any."""
         if ids:
             yield from self._score(series, params, ids, "test")
-            yield from self._validate(series, params, ids)
+            yield from self._other_parts(series, params, ids)
 
-    def _validate(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
-        if series != "global" and self.sizes["val"][ids].any():
+    def _other_parts(self, series: str, params: Tree, ids: list[int]) -> Asking[None]:
+        if series not in ("before", "after"):
+            return
+        if self.sizes["val"][ids].any():
             yield from self._score(series, params, ids, "val")
+        if self.measure.train:
+            yield from self._score(series, params, ids, "train")
 
     def _score(self, series: str, params: Tree, ids: list[int], part: Part) -> Asking[None]:
         found = yield Score(ids, part, (params,))

@@ -39,6 +39,37 @@ def round_stats(rows: Table, series: Series = "before", unseen: bool = False) ->
     return _stats(rows, f"accuracy_{series}", "test_size", rows["unseen"] == unseen)
 
 
+def measured(rows: Table, logs: Mapping[str, Any]) -> dict[str, Any]:
+    """What `measure` asked for, of one round, in one number each (one per layer for updates). Loss
+    and accuracy on training samples are means over all samples of all clients (Eq. 1 of PFLEGO)."""
+    seen = ~rows["unseen"]
+    trained = seen & rows["started"]
+    found: dict[str, Any] = {}
+    for what in ("loss", "accuracy"):
+        for series, keep in (("before", seen), ("after", trained)):
+            value = _stats(rows, f"train_{what}_{series}", "train_size", keep)["pooled"]
+            found[f"train_{what}" + ("" if series == "before" else "_after")] = value
+    found["guidance_accuracy"] = _stats(rows, "accuracy_guidance", "test_size", seen)["pooled"]
+    found["fisher_trace"] = _stats(rows, "fisher_trace", "train_size", seen)["mean"]
+    for what in ("flops", "passes"):
+        found[what] = _stats(rows, what, "train_size", trained)["mean"]
+    found["gradient_similarity"] = {
+        name.removeprefix(LAYERS): _between(value) for name, value in logs.items() if LAYERS in name
+    }
+    return {name: value for name, value in found.items() if value not in (None, {})}
+
+
+LAYERS = "gradient_similarity/"
+
+
+def _between(cosine: Any) -> float | None:
+    """Mean over pairs of different clients."""
+    values: np.ndarray = cosine.double().numpy().copy()
+    np.fill_diagonal(values, np.nan)
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
 def selection(rows: Table, name: str = "default", series: Series | None = None) -> float | None:
     """What one round is judged by when the best round is chosen: validation where there is any."""
     chosen = protocol(name)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idiolect.core import record, tree
 from idiolect.core.local import Local
-from idiolect.core.method import Method
+from idiolect.core.method import Method, SgdMethod, cross_entropy
 from idiolect.core.tree import Record, Tree
 from idiolect.engine.engine import Engine
 
@@ -126,6 +126,22 @@ class Score(Task):
         leaves = self.records[0].values()
         alone = len(self.ids) > 1 and all(x.stride(0) == 0 for x in leaves)
         return *super().like, id(self) if alone else None
+
+
+class FisherTrace(Task):
+    """Trace of the empirical Fisher information of clients' models: squared gradients summed over
+    the mini-batches the method trains on, as FedAS has it."""
+
+    def do(self, method: Method, engine: Engine) -> Record:
+        batches = method.batches if isinstance(method, SgdMethod) else {"batch_size": "full"}
+
+        def trace(local: Local, params: Tree) -> Record:
+            total, _ = local.squared_grad(cross_entropy, params, **batches)
+            return {"fisher": {"trace": total}}
+
+        size: Any = batches["batch_size"]
+        done = engine.run(self.ids, 0, trace, *self.records, batch_size=size)
+        return dict(done["fisher"])
 
 
 Asking = Generator[Task, Any, T]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import devices
+from idiolect.simulation.measures import Measures
 
 SERIES = ("before", "after", "global")
 PARTS = ("train", "val", "test")
@@ -21,13 +22,18 @@ Columns = dict[str, np.ndarray]
 class Scores:
     """One column per figure and series, one row per client; NaN where nothing was tested."""
 
-    def __init__(self, sizes: dict[str, np.ndarray]):
+    def __init__(self, sizes: dict[str, np.ndarray], measure: Measures | None = None):
         """`sizes` has how many samples each client has in each part; a real federation fills it in
-        as clients come."""
+        as clients come. `measure` says which columns there are besides tests."""
         self.sizes = sizes
         self.clients = len(sizes["test"])
-        names = [f"{what}_{s}" for what in ("accuracy", "loss") for s in SERIES]
-        names += [f"val_{what}_{s}" for what in ("accuracy", "loss") for s in ("before", "after")]
+        measure = measure or Measures()
+        both, own = ("accuracy", "loss"), ("before", "after")
+        names = [f"{what}_{s}" for what in both for s in SERIES]
+        names += [f"val_{what}_{s}" for what in both for s in own]
+        names += [f"train_{what}_{s}" for what in both for s in own if measure.train]
+        names += [f"{what}_guidance" for what in both if measure.guidance]
+        names += ["fisher_trace"] * measure.fisher + ["flops", "passes"] * measure.flops
         self._columns = {name: np.full(self.clients, np.nan) for name in names}
         self._queue: deque[Callable[[], None]] = deque()
 
@@ -52,13 +58,24 @@ class Scores:
     ) -> None:
         """Correct predictions and summed losses of clients `ids` on their own samples."""
         come = devices.to_host_later(torch.stack([correct, loss]).double())
-        prefix, sizes, who = "val_" if part == "val" else "", self.sizes[part], list(ids)
+        prefix, sizes, who = "" if part == "test" else f"{part}_", self.sizes[part], list(ids)
 
         def put() -> None:
             with np.errstate(invalid="ignore"):
                 accuracy, loss = come().numpy() / sizes[who]
             self._columns[f"{prefix}accuracy_{series}"][who] = accuracy
             self._columns[f"{prefix}loss_{series}"][who] = loss
+
+        self._queue.append(put)
+
+    def put(self, name: str, ids: Sequence[int], values: Tensor, only: bool = False) -> None:
+        """One number per client; `only`: nothing is known of the others now."""
+        come, who = devices.to_host_later(values.double()), list(ids)
+
+        def put() -> None:
+            if only:
+                self._columns[name][:] = np.nan
+            self._columns[name][who] = come().numpy()
 
         self._queue.append(put)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from idiolect.core.fields import Checked, hyper
 from idiolect.errors import UserError, did_you_mean
+from idiolect.simulation.measures import Measures
 from idiolect.simulation.protocols import ProtocolName
 from idiolect.simulation.schedule import Clock, Participation, Stragglers
 
@@ -42,6 +43,9 @@ class SimulationOptions(Checked):
         "auto", "where clients' data and state wait"
     )
     eval_every: int = hyper(1, "rounds from one evaluation to the next", min=1)
+    measure: Measures = hyper(
+        Measures(), "measured besides, at a cost: train, fisher, guidance, flops, gradients"
+    )
     protocol: ProtocolName = hyper("default", "whose number summary.json quotes")
     init: Path | dict[str, Any] | None = hyper(
         None, "starting weights: a safetensors file, or a folder as exported"

@@ -25,11 +25,11 @@ from idiolect.engine.engine import Engine
 from idiolect.engine.ranks import Ranks
 from idiolect.engine.samples import SampleWindow
 from idiolect.simulation.outcome import Round
-from idiolect.simulation.requests import Adapt, Fit, Rejoin, Score, Task, together
+from idiolect.simulation.requests import Adapt, FisherTrace, Fit, Rejoin, Score, Task, together
 from idiolect.simulation.simulation import Simulation
 
 SCORED_TOGETHER = 512  # models on the device at once while testing
-ORDER = (Fit, Rejoin, Adapt, Score)  # whoever is behind catches up first
+ORDER = (Fit, Rejoin, Adapt, FisherTrace, Score)  # whoever is behind catches up first
 
 
 class Sweep:

@@ -14,6 +14,7 @@ from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import did_you_mean
 from idiolect.simulation import metrics
+from idiolect.simulation.measures import Measures
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.protocols import ProtocolName
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, load_schedule
@@ -66,6 +67,7 @@ def simulate(
     dtype: Literal["float32", "float64", "tf32"] = "float32",
     keep: Literal["auto", "device", "host", "disk"] = "auto",
     eval_every: int = 1,
+    measure: Measures | str | Sequence[str] = (),
     protocol: ProtocolName = "default",
     init: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     save_models: Literal["every", "last", "best"] | None = "last",
@@ -126,6 +128,7 @@ def prepare(
         init=init,
         clients_init=clients_init or None,
         eval_every=options.eval_every,
+        measure=options.measure,
         keep=options.keep,
     )
 

@@ -23,6 +23,8 @@ from idiolect.errors import UserError
 from idiolect.simulation import schedule as schedules
 from idiolect.simulation import server_state
 from idiolect.simulation.evaluation import Evaluation, Models
+from idiolect.simulation.measures import Measures
+from idiolect.simulation.measuring import Measuring
 from idiolect.simulation.outcome import Open, Round, Span
 from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, alone
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, Turn
@@ -50,6 +52,7 @@ class Simulation:
         init: Mapping[str, Tensor] | None = None,
         clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
         eval_every: int = 1,
+        measure: Measures | None = None,
         keep: Keep = "auto",
     ):
         if rounds < 1:
@@ -87,8 +90,10 @@ class Simulation:
             table.settle(self.device, keep, federation.n_clients)
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
         self.round = 0
-        self.evaluation = Evaluation(federation)
+        self.measure = measure or Measures()
+        self.evaluation = Evaluation(federation, self.measure)
         self.scores = self.evaluation.scores
+        self.measuring = Measuring(method, self.engine, self.server, self.evaluation, seed)
 
     def _schedule(
         self,
@@ -173,6 +178,9 @@ class Simulation:
             self._show(fitted.logs, turn.start, result)
             unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
+            if self.measure and server_state.is_tested(t + 1, self.rounds, self.eval_every):
+                given = (down.stacked(k), mine)
+                yield from self.measuring.local_work(turn.start, t, given, fitted, result)
         ups = yield from self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
             method.aggregate(self.server, ups)

@@ -37,6 +37,8 @@ def as_event(done: Round) -> Event:
         "arrived": done.arrived,
         "staleness": done.staleness,
     }
+    if found := metrics.measured(done.clients, done.logs):
+        event["measured"] = found
     return dict(json.loads(json.dumps(event, default=lambda value: value.item())))
 
 
@@ -65,4 +67,18 @@ def summarise(
         "samples": samples,
         "samples_per_second": samples / training if training > 0 else None,
         "diverged": any(event["diverged"] for event in events),
+        **_measured([event["measured"] for event in events if "measured" in event]),
     }
+
+
+def _measured(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was measured, as it last was; local work as its mean over rounds."""
+    if not rounds:
+        return {}
+    last = {name: value for one in rounds for name, value in one.items()}
+    for name in ("flops", "passes"):
+        if known := [one[name] for one in rounds if name in one]:
+            last[name] = float(np.mean(known))
+    if known := [one["guidance_accuracy"] for one in rounds if "guidance_accuracy" in one]:
+        last["guidance_accuracy_best"] = max(known)
+    return {"measured": last}
