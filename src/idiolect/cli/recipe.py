@@ -89,8 +89,9 @@ def recipe(
         how=flags_of(given),
     )
     if not status:
-        campaign.run(jobs, seconds(budget) if budget else None, RecipeLine())
-        campaign.write()
+        line = RecipeLine()
+        campaign.run(jobs, seconds(budget) if budget else None, line)
+        campaign.write(line.note)
     if as_json:
         screen.print_json(campaign.as_rows())
     elif all_ and status:

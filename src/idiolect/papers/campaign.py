@@ -1,7 +1,7 @@
 """Recipes from beginning to end: find what is missing, run it, and write what came out."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.papers import cell_list, paper_table, planner
+from idiolect.papers import cell_list, paper_figure, paper_table, planner
 from idiolect.papers.cells import cells
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.planner import Missing
@@ -104,6 +104,8 @@ class RecipePart:
         for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
             files.write_text(folder / f"table.{ending}", self.rendered(form))
         files.write_text(folder / "verdicts.json", _as_json(self.verdicts()))
+        if self.recipe.kind == "figure":
+            paper_figure.write(self.results)
 
 
 class Campaign:
@@ -150,9 +152,12 @@ class Campaign:
         self.parts = [self._part(recipe) for recipe in self.recipes]
         return outcome
 
-    def write(self) -> None:
+    def write(self, note: Callable[[str], None]) -> None:
         for part in self.parts:
-            part.write()
+            try:
+                part.write()
+            except UserError as error:  # all tables are written already
+                note(f"{part.recipe.name}: no figure: {error}")
 
     def overview(self) -> list[dict[str, Any]]:
         return [part.counts() for part in self.parts]

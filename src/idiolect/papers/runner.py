@@ -1,5 +1,6 @@
 """Running what is missing of recipes: jobs to workers, finished runs to the results."""
 
+import math
 import os
 import shutil
 import signal
@@ -57,7 +58,7 @@ class Runner:
         threads = max(1, (os.cpu_count() or 1) // processes) if processes > 1 else None
         self.pool = WorkerPool(processes, threads)
         self.total = len({out for job in jobs for out in job.outs})
-        self.finished = 0
+        self.finished: set[Path] = set()
         self.estimated = sum(job.seconds for job in jobs)
         self.estimated_done = 0.0
         self.stopping = False
@@ -95,7 +96,7 @@ class Runner:
         elapsed = time.monotonic() - self.began
         left = clock(elapsed * (1 - share) / share) if share > 0.005 else "?"
         now = ", ".join(f"{w.job.label} {w.round}/{w.rounds}" for w in running if w.job)
-        text = f"{self.finished}/{self.total} runs  ETA {left}"
+        text = f"{len(self.finished)}/{self.total} runs  ETA {left}"
         if self.deadline is not None:
             text += f"  budget left {clock(max(0.0, self.deadline - time.monotonic()))}"
         return f"{text}  {now}"
@@ -107,7 +108,7 @@ class Runner:
         while self.todo and self.pool.free and not self._late():
             job = self._fitting()
             if job is None:
-                self.outcome.out_of_time = True
+                self.outcome.out_of_time = not self.pool.running
                 return
             self.todo.remove(job)
             try:
@@ -119,10 +120,11 @@ class Runner:
 
     def _fitting(self) -> CellJob | None:
         """The first job that can be finished in time, as far as that is known."""
-        if self.deadline is None:
-            return self.todo[0]
-        left = self.deadline - time.monotonic()
+        busy = {out for worker in self.pool.running if worker.job for out in worker.job.outs}
+        left = math.inf if self.deadline is None else self.deadline - time.monotonic()
         for job in self.todo:
+            if busy & set(job.outs):
+                continue  # another recipe's job is making the same run
             if not job.measured or job.seconds * self._pace() <= left:
                 return job
         return None
@@ -161,10 +163,11 @@ class Runner:
             self._failed(job, str(error))
             return
         cell_list.write(job.results)
-        self.finished += len(set(job.outs))
+        self.finished |= set(job.outs)
         for out in set(job.outs):  # finished runs are not continued, and checkpoints are large
             shutil.rmtree(out / "checkpoint", ignore_errors=True)
-        self.progress.note(f"{job.label}: done in {clock(seconds)}  ({self.finished}/{self.total})")
+        count = f"{len(self.finished)}/{self.total}"
+        self.progress.note(f"{job.label}: done in {clock(seconds)}  ({count})")
 
     def _failed(self, job: CellJob, reason: str, again: bool = False) -> None:
         if again and job.tries + 1 < TRIES:

@@ -1,0 +1,185 @@
+"""What a figure shows, before it is drawn: panels of curves, bars or matrices, from the records."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from idiolect.papers import cell_list
+from idiolect.papers.cells import Cell
+from idiolect.papers.numbers import Moment
+from idiolect.papers.recipe import Chart, Recipe
+from idiolect.papers.results import Record, Results
+
+
+@dataclass
+class Curve:
+    """Points over x: one value per seed in each."""
+
+    label: str
+    points: dict[Any, list[float]] = field(default_factory=dict)
+    paper: dict[Any, float] = field(default_factory=dict)
+
+    def summary(self) -> tuple[list[Any], list[float], list[float]]:
+        """x, mean and standard deviation over seeds."""
+        xs = sorted(self.points) if all(_is_number(x) for x in self.points) else list(self.points)
+        means = [statistics.fmean(self.points[x]) for x in xs]
+        spreads = [statistics.stdev(v) if len(v := self.points[x]) > 1 else 0.0 for x in xs]
+        return xs, means, spreads
+
+
+@dataclass
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    y: str
+    curves: dict[str, Curve] = field(default_factory=dict)
+    matrix: np.ndarray | None = None
+
+    def curve(self, label: str) -> Curve:
+        return self.curves.setdefault(label, Curve(label))
+
+
+def panels(results: Results) -> list[Panel]:
+    """All panels of a figure for which something was run, in the recipe's order."""
+    recipe = results.recipe
+    chart = recipe.shown
+    if chart is None:
+        return []
+    done = cell_list.finished(results)
+    if chart.chart == "heatmap":
+        return _matrices(results, chart, done)
+    if chart.x == "round":
+        return _over_rounds(results, chart, done)
+    return _over_settings(results, chart, done)
+
+
+def _over_rounds(
+    results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]]
+) -> list[Panel]:
+    recipe = results.recipe
+    made: dict[tuple[str, str], Panel] = {}
+    for cell, _ in done:
+        own = recipe.row(cell.row).metric or recipe.column(cell.column).metric
+        found = results.series(cell)
+        for y in (own,) if own else _names(chart.y):
+            name, _, part = y.partition(":")
+            shown = _chosen(found.get(name, []), part)
+            axis = _names(chart.y)[0] if own else y
+            title = _panel(recipe, chart, cell)
+            panel = made.setdefault((title, axis), Panel(title, axis))
+            each = chart.series in ("clients", "layers")
+            for moment in shown if each else _means(shown):
+                label = _item(chart, moment) if each else _label(recipe, chart, cell)
+                panel.curve(label).points.setdefault(moment.round, []).append(moment.value)
+    places = [_names(chart.y).index(panel.y) for panel in made.values()]
+    return [panel for _, panel in sorted(zip(places, made.values(), strict=True), key=_first)]
+
+
+def _over_settings(
+    results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]]
+) -> list[Panel]:
+    recipe = results.recipe
+    made: dict[str, Panel] = {}
+    for cell, record in done:
+        value = record.shown(recipe.metric_of(cell.row, cell.column))
+        if value is None:
+            continue
+        title = _panel(recipe, chart, cell)
+        panel = made.setdefault(title, Panel(title, recipe.metric_of(cell.row, cell.column)))
+        x = _place(recipe, chart, cell)
+        curve = panel.curve(_label(recipe, chart, cell))
+        curve.points.setdefault(x, []).append(value)
+        paper = recipe.paper_value(cell.row, cell.column)
+        if paper is not None:
+            curve.paper[x] = paper[0]
+    return list(made.values())
+
+
+def _matrices(results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]]) -> list[Panel]:
+    """One matrix per cell, of its first seed: a mean over seeds would blur what is chosen."""
+    recipe = results.recipe
+    made: dict[str, Panel] = {}
+    for cell, _ in done:
+        row, column = recipe.row(cell.row), recipe.column(cell.column)
+        title = f"{row.label or row.id}, {column.label or column.id}"
+        name = _names(chart.y)[0]
+        moments = [m for m in results.series(cell).get(name, []) if "," in m.item]
+        if title in made or not moments:
+            continue
+        part = recipe.metric_of(cell.row, cell.column).partition(":")[2]
+        last = max(m.round for m in moments)
+        chosen = [m for m in moments if m.round == (int(part) if part.isdigit() else last)]
+        places = [tuple(map(int, m.item.split(","))) for m in chosen]
+        if not chosen:
+            continue
+        shape = tuple(max(at) + 1 for at in zip(*places, strict=True))
+        matrix = np.full(shape, np.nan)
+        for at, moment in zip(places, chosen, strict=True):
+            matrix[at] = moment.value
+        made[title] = Panel(f"{title} (seed {cell.seed})", name, matrix=matrix)
+    return list(made.values())
+
+
+def _panel(recipe: Recipe, chart: Chart, cell: Cell) -> str:
+    row, column = recipe.row(cell.row), recipe.column(cell.column)
+    if row.panel or column.panel:
+        return ", ".join(filter(None, (row.panel, column.panel)))
+    if chart.panels == "rows":
+        return str(row.label or row.id)
+    if chart.panels == "columns":
+        return str(column.label or column.id)
+    return ""
+
+
+def _label(recipe: Recipe, chart: Chart, cell: Cell) -> str:
+    """What a curve is called: by the rows or columns, with both where the panel tells neither."""
+    row, column = recipe.row(cell.row), recipe.column(cell.column)
+    names = [str(row.label or row.id), str(column.label or column.id)]
+    if chart.series == "columns":
+        names.reverse()
+    free = chart.x == "round" and chart.panels == "none" and not (row.panel or column.panel)
+    several = len(recipe.columns if chart.series == "rows" else recipe.rows) > 1
+    return ", ".join(names) if free and several else names[0]
+
+
+def _place(recipe: Recipe, chart: Chart, cell: Cell) -> Any:
+    if chart.x in ("column", "row"):
+        found = recipe.column(cell.column) if chart.x == "column" else recipe.row(cell.row)
+        return str(found.label or found.id)
+    value: Any = cell.config
+    for key in chart.x.split("."):
+        value = value[key] if isinstance(value, dict) and key in value else None
+    return value if value is not None else cell.column
+
+
+def _item(chart: Chart, moment: Moment) -> str:
+    return f"client {moment.item}" if chart.series == "clients" else moment.item
+
+
+def _means(moments: Sequence[Moment]) -> list[Moment]:
+    by_round: dict[int, list[float]] = {}
+    for moment in moments:
+        by_round.setdefault(moment.round, []).append(moment.value)
+    return [Moment(t, "", statistics.fmean(values)) for t, values in by_round.items()]
+
+
+def _chosen(moments: Sequence[Moment], part: str) -> list[Moment]:
+    """The item a metric names, as in `gradient_similarity:head`; all where it names a round."""
+    items = {moment.item for moment in moments}
+    return [m for m in moments if m.item == part] if part in items else list(moments)
+
+
+def _names(y: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (y,) if isinstance(y, str) else y
+
+
+def _first(pair: tuple[int, Panel]) -> int:
+    return pair[0]
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool)

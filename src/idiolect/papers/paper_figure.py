@@ -1,0 +1,189 @@
+"""Figures by matplotlib: sized for a two-column paper, safe for the colour-blind.
+
+Lines differ in colour (Okabe and Ito's eight), dash and marker; bands are one standard deviation
+over seeds; the paper's own numbers are hollow diamonds.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.core import files
+from idiolect.errors import UserError
+from idiolect.papers.figure_data import Panel, panels
+from idiolect.papers.numbers import unit
+from idiolect.papers.recipe import PAPERS, Chart
+from idiolect.papers.results import Results
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+DASHES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+NARROW, WIDE = 3.35, 6.9  # inches: one column and two
+FORMATS = ("pdf", "svg", "png")
+STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "legend.fontsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "idiolect",
+    "pdf.fonttype": 42,
+    "figure.dpi": 200,
+}
+NAMES = {
+    "accuracy": "accuracy of clients (%)",
+    "test_accuracy": "test accuracy (%)",
+    "accuracy_after": "accuracy after local training (%)",
+    "train_loss": "training loss",
+    "train_accuracy": "training accuracy (%)",
+    "protocol": "accuracy (%)",
+}
+
+
+def write(results: Results) -> list[Path]:
+    """figure.pdf, .svg and .png in the folder of results; nothing if nothing was run."""
+    shown = panels(results)
+    if not shown:
+        return []
+    figure = draw(results, shown)
+    written = []
+    for ending in FORMATS:
+        path = results.folder / f"figure.{ending}"
+        about = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
+        with files.replacing(path) as draft:
+            figure.savefig(draft, format=ending, metadata=about[ending], bbox_inches="tight")
+        written.append(path)
+    return written
+
+
+def draw(results: Results, shown: Sequence[Panel]) -> Any:
+    """The figure, as an object of matplotlib."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise UserError("figures need matplotlib; pip install 'idiolect[figures]'") from None
+
+    chart = results.recipe.shown
+    assert chart is not None
+    with matplotlib.rc_context(STYLE):
+        across = _across(chart, shown)
+        down = -(-len(shown) // across)
+        width = NARROW if across == 1 else WIDE
+        size = (width, down * (width / across * (0.95 if chart.chart == "heatmap" else 0.75)))
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(down, across, squeeze=False).ravel()
+        for axis in axes[len(shown) :]:
+            axis.set_visible(False)
+        image, scale = None, _scale(shown)
+        for panel, axis in zip(shown, axes, strict=False):
+            axis.set_title(panel.title)
+            axis.set_xlabel(chart.xlabel or chart.x)
+            axis.set_ylabel(_ylabel(chart, panel, len({one.y for one in shown}) > 1))
+            if panel.matrix is not None:
+                image = axis.imshow(panel.matrix, cmap="cividis", interpolation="nearest", **scale)
+                axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+                axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            elif chart.chart == "bars":
+                _bars(axis, panel)
+            else:
+                _lines(axis, panel, many=chart.series == "clients")
+                if chart.x == "round":
+                    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if image is not None:
+            figure.colorbar(image, ax=list(axes), shrink=0.8, label=shown[0].y.replace("_", " "))
+        _legend(figure, axes, chart)
+        figure.suptitle(_title(results), fontsize=8)
+    return figure
+
+
+def _across(chart: Chart, shown: Sequence[Panel]) -> int:
+    """Panels side by side: where there are several y, a row for each."""
+    most = 4 if chart.chart == "heatmap" else 3
+    titles = len({panel.title for panel in shown})
+    several = len({panel.y for panel in shown}) > 1
+    return titles if several and titles <= most else min(len(shown), most)
+
+
+def _scale(shown: Sequence[Panel]) -> dict[str, float]:
+    """One scale of colours for all matrices."""
+    known = [panel.matrix for panel in shown if panel.matrix is not None]
+    if not known:
+        return {}
+    low, high = (min(float(np.nanmin(m)) for m in known), max(float(np.nanmax(m)) for m in known))
+    return {"vmin": low, "vmax": high}
+
+
+def _title(results: Results) -> str:
+    recipe = results.recipe
+    text = f"{PAPERS[recipe.paper]}, {recipe.title.partition(':')[0]}"
+    return f"QUICK (shrunk settings): {text}" if results.quick else text
+
+
+def _ylabel(chart: Chart, panel: Panel, several: bool) -> str:
+    if chart.ylabel and not several:
+        return chart.ylabel
+    name = panel.y.partition(":")[0]
+    counted = unit(panel.y)
+    return NAMES.get(name, name.replace("_", " ") + (f" ({counted})" if counted else ""))
+
+
+def _lines(axis: Any, panel: Panel, many: bool) -> None:
+    for k, curve in enumerate(panel.curves.values()):
+        x, mean, spread = curve.summary()
+        colour = COLOURS[k % len(COLOURS)]
+        if many:
+            axis.plot(x, mean, linewidth=0.6, alpha=0.7, color=colour)
+            continue
+        marker = MARKERS[k % len(MARKERS)] if len(x) <= 12 else ""
+        dash = DASHES[k % len(DASHES)]
+        axis.plot(
+            x, mean, dash, color=colour, marker=marker, markersize=3, linewidth=1.2,
+            label=curve.label,
+        )  # fmt: skip
+        low = [m - s for m, s in zip(mean, spread, strict=True)]
+        high = [m + s for m, s in zip(mean, spread, strict=True)]
+        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        if curve.paper:
+            at = list(curve.paper)
+            axis.plot(
+                at, [curve.paper[p] for p in at], "d", color=colour, markersize=4.5,
+                markerfacecolor="none", linestyle="none",
+                label="paper" if k == 0 else None,
+            )  # fmt: skip
+    axis.grid(alpha=0.25, linewidth=0.5)
+
+
+def _bars(axis: Any, panel: Panel) -> None:
+    names = list(dict.fromkeys(x for curve in panel.curves.values() for x in curve.points))
+    width = 0.8 / max(1, len(panel.curves))
+    for k, curve in enumerate(panel.curves.values()):
+        x, mean, spread = curve.summary()
+        at = [names.index(one) + (k + 0.5) * width - 0.4 for one in x]
+        hatch = ("", "//", "..", "xx")[k % 4]
+        axis.bar(
+            at, mean, width, yerr=spread, color=COLOURS[k % len(COLOURS)], hatch=hatch,
+            label=curve.label, error_kw={"linewidth": 0.7}, edgecolor="white", linewidth=0.3,
+        )  # fmt: skip
+        known = [(a, curve.paper[one]) for a, one in zip(at, x, strict=True) if one in curve.paper]
+        if known:
+            label = "paper" if k == 0 else None
+            axis.plot(*zip(*known, strict=True), "kd", markerfacecolor="none", label=label)
+    axis.set_xticks(range(len(names)), [str(name) for name in names], rotation=30, ha="right")
+
+
+def _legend(figure: Any, axes: Sequence[Any], chart: Chart) -> None:
+    """One legend for all panels, below them."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if len(found) > 1:
+        across = 2 if len(axes) == 1 else 4
+        figure.legend(
+            list(found.values()), list(found), loc="outside lower center", ncols=across,
+            frameon=False,
+        )  # fmt: skip
