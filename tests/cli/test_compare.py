@@ -9,6 +9,7 @@ import pytest
 
 from idiolect import report
 from idiolect.runs import directory
+from idiolect.simulation.requests import Fit
 from idiolect.simulation.side_by_side import Sweep
 from tests.cli.calls import TINY, call
 
@@ -73,3 +74,72 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(monkeypatch: pytest.Monke
         assert [event["round"] for event in ours.events] == [0, 1, 2, 3, 4]
         for column, values in theirs.table.items():
             np.testing.assert_array_equal(ours.table[column], values, err_msg=f"{name} {column}")
+
+
+def test_any_setting_can_be_swept() -> None:
+    """Split, participation, clients and rounds too; each run has the numbers it has alone."""
+    words = ["compare", "fedavg", *TINY, "--dtype", "float64", "--out", "s", "--json"]
+    words += ["--sweep", "split.alpha=0.1,2", "--sweep", "participation=0.5,1"]
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    names = [f"fedavg-split.alpha{a}-participation{p}-seed0" for a in (0.1, 2.0) for p in (0.5, 1)]
+    assert sorted(path.parent.name for path in Path("s").glob("*/summary.json")) == sorted(names)
+    assert len(json.loads(result.stdout)) == 4
+    one = ["run", "fedavg", *TINY, "--dtype", "float64", "--out", "one", "--participation", "0.5"]
+    assert call(*one, "--set", "split.alpha=2").exit_code == 0
+    ours, theirs = report.load(Path("s") / names[2]), report.load("one")
+    assert ours.config == theirs.config
+    for column, values in theirs.table.items():
+        np.testing.assert_allclose(ours.table[column], values, atol=1e-9, err_msg=column)
+
+
+def test_a_sweep_over_clients_and_rounds() -> None:
+    words = ["compare", "local", "fedavg", "--model", "linear", "--out", "s", "--seeds", "0,1"]
+    result = call(*words, "--sweep", "clients=3,5", "--sweep", "rounds=1,2")
+    assert result.exit_code == 0, result.output
+    config = directory.read_config(Path("s/fedavg-split.clients5-rounds2-seed1"))
+    assert (config["split"]["clients"], config["rounds"]) == (5, 2)
+    assert "fedavg split.clients=5 rounds=2" in Path("s/compare.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "said"),
+    [
+        ("split.alpah=1,2", "did you mean 'alpha'"),
+        ("seed=0,1", "--seeds"),
+        ("splt.alpha=1", "did you mean 'split'"),
+        ("participation=0.5,0.5", "different values"),
+        ("rounds=0,1", "rounds must be at least 1"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_one_line(sweep: str, said: str) -> None:
+    result = call("compare", "fedavg", *TINY, "--out", "s", "--sweep", sweep)
+    assert result.exit_code == 2 and said in result.stderr, result.output
+
+
+def test_a_grid_of_fine_tuning_trains_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points that differ only in fine-tuning share the trained model, with the numbers of
+    separate runs."""
+    fitted = []
+    do = Fit.do
+
+    def counting(self: Fit, *args: Any) -> Any:
+        fitted.append(len(self.ids))
+        return do(self, *args)
+
+    words = ["compare", "fedavg_ft", *TINY, "--seeds", "0,1", "--dtype", "float64"]
+    grid = ["--sweep", "ft_lr=0.1,0.01", "--sweep", "ft_steps=1,3", "--sweep", "ft_batch_size=8,16"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Fit, "do", counting)
+        result = call(*words, "--out", "s", *grid)
+    assert result.exit_code == 0, result.output
+    assert fitted == [8, 8]  # two rounds of four clients and two seeds, for eight points
+    name = "fedavg_ft-ft_lr0.01-ft_steps3-ft_batch_size8-seed1"
+    one = ["run", "fedavg_ft", *TINY, "--dtype", "float64", "--seed", "1", "--out", "one"]
+    for item in ("ft_lr=0.01", "ft_steps=3", "ft_batch_size=8"):
+        one += ["--set", f"method.{item}"]
+    assert call(*one).exit_code == 0
+    ours, theirs = report.load(Path("s") / name), report.load("one")
+    assert ours.config == theirs.config
+    for column, values in theirs.table.items():
+        np.testing.assert_allclose(ours.table[column], values, atol=1e-9, err_msg=column)

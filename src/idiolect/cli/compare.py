@@ -36,6 +36,7 @@ commands = typer.Typer()
         "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
         "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
         "idiolect compare fedprox --seeds 0,1,2 --sweep mu=0.001,0.01,0.1",
+        "idiolect compare fedavg fedas --sweep split.alpha=0.1,0.5 --sweep participation=0.2,1",
     )
 )
 @with_settings()
@@ -44,7 +45,9 @@ def compare(
     seeds: Seeds = "",
     sweep: Annotated[
         list[str] | None,
-        typer.Option(help="Values of a hyperparameter, e.g. mu=0.01,0.1; several make a grid."),
+        typer.Option(
+            help="Values of a setting, e.g. mu=0.1,1 or split.alpha=0.1,1; several: a grid."
+        ),
     ] = None,
     out: Out = None,
     set_: Set = None,

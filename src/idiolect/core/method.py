@@ -198,6 +198,7 @@ class Method(Checked, ABC):
     traffic: ClassVar[str] = "2"  # model sizes per client and round, up and down together
     asynchronous: ClassVar[bool] = False  # late work is used (and `aggregate` sees empty rounds)
     rounds_default: ClassVar[int] = 50
+    adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
 
     # --- the algorithm ---
 

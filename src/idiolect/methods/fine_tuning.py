@@ -33,6 +33,8 @@ class FineTuning(Method):
     ft_batch_size: int | Literal["full"] = hyper(64, "fine-tuning: batch size, or 'full'", min=1)
     ft_weight_decay: float = hyper(1e-4, "fine-tuning: L2 penalty", min=0)
 
+    adapt_only = frozenset(("ft_lr", "ft_epochs", "ft_steps", "ft_batch_size", "ft_weight_decay"))
+
     def adapt(self, params: Tree, local: Local) -> Tree:
         params = super().adapt(params, local)
         if not (self.ft_steps or self.ft_epochs):

@@ -100,6 +100,7 @@ class RecipePart:
         """Table, verdicts and cells into the folder of results."""
         folder = self.results.folder
         folder.mkdir(parents=True, exist_ok=True)
+        self.results.lacking_data(self.found.no_data)
         cell_list.write(self.results)
         for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
             files.write_text(folder / f"table.{ending}", self.rendered(form))

@@ -22,7 +22,7 @@ DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 NARROW, WIDE = 3.35, 6.9  # inches: one column and two
 FORMATS = ("pdf", "svg", "png")
-STYLE = {
+STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "legend.fontsize": 7,
@@ -95,7 +95,7 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
                     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         if image is not None:
             figure.colorbar(image, ax=list(axes), shrink=0.8, label=shown[0].y.replace("_", " "))
-        _legend(figure, axes, chart)
+        _legend(figure, list(axes), chart)
         figure.suptitle(_title(results), fontsize=8)
     return figure
 

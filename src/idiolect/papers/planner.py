@@ -74,13 +74,21 @@ def missing(results: Results, cells: Sequence[Cell], out: Path) -> Missing:
                 reasons[data] = without_data(cell.config)
             if reasons[data]:
                 found.no_data.append((cell, reasons[data]))
-            else:  # cells that differ in what they show share their runs
-                key = settings_digest({**cell.config, "seed": 0})
-                together.setdefault(key, []).append(cell)
+            else:
+                together.setdefault(_training(cell.config), []).append(cell)
     for members in together.values():
         outs = [run_directory(out, cell.config) for cell in members]
         found.jobs.append(CellJob(results, members, outs))
     return found
+
+
+def _training(config: Config) -> str:
+    """Runs that train alike but for their seed: fine-tuning settings share the trained model."""
+    from idiolect.methods import REGISTRY
+
+    free = REGISTRY[config["method"]["name"]].adapt_only
+    method = {key: value for key, value in config["method"].items() if key not in free}
+    return settings_digest({**config, "method": method, "seed": 0})
 
 
 def run_directory(out: Path, config: Config) -> Path:

@@ -136,10 +136,31 @@ class Results:
 
     def failures(self) -> dict[str, str]:
         """Why cells could not be run when that was last tried."""
-        with suppress(OSError, json.JSONDecodeError):
-            text = (self.folder / "failed.json").read_text(encoding="utf-8")
-            return dict(json.loads(text))
-        return {}
+        return _read_json(self.folder / "failed.json")
+
+    def unavailable(self) -> dict[str, str]:
+        """Datasets that were not there when it was last run, and how to get them."""
+        return {name: found["how"] for name, found in self._no_data().items()}
+
+    def states(self) -> dict[tuple[str, str], str]:
+        """Why cells were empty when the recipe was last run, by row and column."""
+        found: dict[tuple[str, str], str] = {}
+        for told in self._no_data().values():
+            found |= dict.fromkeys((_place(name) for name in told["cells"]), "no data")
+        return found | {_place(name): "failed" for name in self.failures()}
+
+    def lacking_data(self, cells: Sequence[tuple[Cell, str]]) -> None:
+        """Write down which cells could not be run for want of data."""
+        told: dict[str, Any] = {}
+        for cell, reason in cells:
+            name = cell.config["data"]["name"]
+            one = told.setdefault(name, {"how": _elsewhere(reason), "cells": []})
+            place = f"{cell.row}/{cell.column}"
+            one["cells"] += [place] if place not in one["cells"] else []
+        self._write_or_remove("no_data.json", told)
+
+    def _no_data(self) -> dict[str, Any]:
+        return _read_json(self.folder / "no_data.json")
 
     def series(self, cell: Cell) -> dict[str, list[Moment]]:
         record = self.of(cell)
@@ -180,11 +201,13 @@ class Results:
         files.write_text(self.folder / "runs.jsonl", "".join(f"{line}\n" for line in lines))
 
     def _write_failures(self, failures: Mapping[str, str]) -> None:
-        path = self.folder / "failed.json"
-        if failures:
-            files.write_json(path, dict(failures))
+        self._write_or_remove("failed.json", failures)
+
+    def _write_or_remove(self, name: str, told: Mapping[str, Any]) -> None:
+        if told:
+            files.write_json(self.folder / name, dict(told))
         else:
-            path.unlink(missing_ok=True)
+            (self.folder / name).unlink(missing_ok=True)
 
     def _read(self) -> list[Record]:
         path = self.folder / "runs.jsonl"
@@ -209,6 +232,23 @@ class Results:
 
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _place(name: str) -> tuple[str, str]:
+    row, _, column = name.partition(" seed ")[0].partition("/")
+    return row, column
+
+
+def _elsewhere(reason: str) -> str:
+    """How to get data, without the folders of this machine."""
+    what, _, how = reason.partition(";")
+    return f"{what.partition(' in ')[0]};{how}" if how else HOME.sub("", reason)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with suppress(OSError, json.JSONDecodeError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
 
 
 def _coarse(config: Config) -> tuple[Any, ...]:

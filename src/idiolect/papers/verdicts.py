@@ -80,7 +80,10 @@ def verdict(recipe: Recipe, claim: Claim, values: Values, quick: bool = False) -
         reason = f"{_interval(worst)}{_more(len(reversed_) - 1)}"
         return Verdict(claim, "does not hold", reason, test, tuple(made), quick)
     if not made or len(known) < len(made):
-        reason = f"{len(known)} of {len(made)} comparisons have two seeds or more"
+        whole = [group for group in groups.values() if all(one.n >= 2 for one in group)]
+        sure = holm([max(one.p_holds for one in group) for group in whole])
+        reason = f"{len(whole)} of {len(groups)} have two seeds or more"
+        reason += f", it holds in {sum(sure)} of these" if whole else ""
         return Verdict(claim, "not enough evidence", reason, test, tuple(made), quick)
     weakest = max(known, key=lambda one: one.p_holds)
     sure = holm([max(one.p_holds for one in group) for group in groups.values()])

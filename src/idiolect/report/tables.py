@@ -18,6 +18,7 @@ Row = dict[str, Any]
 COLUMNS = (
     ("method", "method", ""),
     ("accuracy", "accuracy %", "mean over clients, last round; ± over seeds"),
+    ("protocol", "protocol %", "the number of the chosen protocol (cli.md); ± over seeds"),
     ("best", "best %", "in the best round, chosen on validation data, on test data if none"),
     ("pooled", "pooled %", "weighted by test size, last round"),
     ("p10", "p10 %", "bottom decile of clients"),
@@ -104,6 +105,8 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
     best = [run.summary["accuracy"]["best"] for run in group.runs]
     gains = [gain for _, _, gain in group.gains(found)]
     accuracies = [stats["mean"] for stats in last if stats["mean"] is not None]
+    numbers = [run.summary["protocol"]["value"] for run in group.runs]
+    quoted = [value for value in numbers if value is not None]
     paces = [run.summary["seconds"] / max(1, run.summary["rounds"]) for run in group.runs]
     return {
         "method": group.label,
@@ -113,6 +116,8 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "diverged": any(run.summary["diverged"] for run in group.runs),
         "accuracy": _mean(accuracies),
         "accuracy_std": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
+        "protocol": _mean(quoted),
+        "protocol_std": float(np.std(quoted, ddof=1)) if len(quoted) > 1 else None,
         "best": _mean([stats["mean"] for stats in best]),
         "pooled": _mean([stats["pooled"] for stats in last]),
         "p10": _mean([stats["p10"] for stats in last]),
@@ -129,13 +134,10 @@ def cells(row: Row) -> list[str]:
     """A row as people read it: percent, points, MB."""
     name = row["method"] + ("" if row["finished"] else f" (unfinished, round {row['rounds']})")
     name += " (diverged)" if row["diverged"] else ""
-    accuracy = _percent(row["accuracy"])
-    if row["accuracy_std"] is not None:
-        accuracy += f" ± {100 * row['accuracy_std']:.1f}"
     gain = "–" if row["gain"] is None else f"{100 * row['gain']:+.1f}"
     return [
         name,
-        accuracy,
+        *(_with_spread(row, key) for key in ("accuracy", "protocol")),
         *(_percent(row[key]) for key in ("best", "pooled", "p10", "worst")),
         gain,
         _percent(row["harmed"], digits=0),
@@ -181,7 +183,7 @@ def terminal(table: Sequence[Row]) -> Any:
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, (_, heading, _) in enumerate(COLUMNS):
         view.add_column(heading, justify="left" if position == 0 else "right")
-    best = best_values(table, "accuracy", "best", "pooled", "p10", "worst")
+    best = best_values(table, "accuracy", "protocol", "best", "pooled", "p10", "worst")
     for row in table:
         tops = [key in best and row[key] == best[key] for key, _, _ in COLUMNS]
         line = zip(cells(row), tops, strict=True)
@@ -197,6 +199,11 @@ def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:
 
 def _percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def _with_spread(row: Row, key: str) -> str:
+    spread = row[f"{key}_std"]
+    return _percent(row[key]) + ("" if spread is None else f" ± {100 * spread:.1f}")
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -3,6 +3,7 @@
 What is missing is run, what is unfinished is continued.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -56,12 +57,12 @@ def plans(
             config = settings.resolve(
                 file,
                 {**flags, "method": {"name": name}, "seed": seed},
-                [*_meant_for(name, known, sets), *(f"method.{k}={v}" for k, v in point.items())],
+                [*_meant_for(name, known, sets), *(f"{path}={v}" for path, v in point.items())],
             )
-            values = [f"{key}{config['method'][key]}" for key in point]
+            values = [_told(config, path, text) for path, text in point.items()]
             made.append(Plan(config, out / "-".join([name, *values, f"seed{seed}"])))
     if len({item.out for item in made}) < len(made):
-        raise UserError("--sweep takes different values for a hyperparameter")
+        raise UserError("--sweep takes different values for a setting")
     return made
 
 
@@ -70,12 +71,12 @@ def run_all(plan: Sequence[Plan], progress: Progress, build: Builder | None = No
     # All directories are checked before the first minute is spent.
     ranks = Ranks.current()
     states = [ranks.agree(directory.state, item.out, item.config) for item in plan]
-    by_method: dict[str, list[Plan]] = {}  # seeds and values of one share a stack
+    by_method: dict[str, list[Plan]] = {}  # seeds and values of one share a stack if they can
     for item, found in zip(plan, states, strict=True):
         if found == "finished":
             progress.note(f"{settings.label(item.config)}: already finished in {item.out}")
         else:
-            by_method.setdefault(item.config["method"]["name"], []).append(item)
+            by_method.setdefault(_stackable(item.config), []).append(item)
     for items in by_method.values():
         outs = [item.out for item in items]
         execute_together([item.config for item in items], outs, True, progress, build)
@@ -93,25 +94,62 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[dict[str, str]]:
-    """The combinations of values swept for this method: one empty one if there are none."""
+    """The combinations of values swept for this method, by path: one empty one if there are
+    none."""
     axes: dict[str, list[str]] = {}
     for item in sweeps:
         path, equals, values = item.partition("=")
-        whose, dot, key = path.strip().rpartition(".")
         if not equals or not all(text.strip() for text in values.split(",")):
             raise UserError(f"--sweep takes key=value,value such as mu=0.01,0.1, got '{item}'")
-        if dot and whose != "method" and whose not in compared:
-            raise did_you_mean(whose, compared, "method in this comparison")
-        meant = [whose] if dot and whose != "method" else compared
-        having = [other for other in meant if key in REGISTRY[other].__dataclass_fields__]
-        if not having:
-            fields = {f for other in meant for f in REGISTRY[other].__dataclass_fields__}
-            raise did_you_mean(key, sorted(fields), f"hyperparameter of {', '.join(meant)}")
-        if name in having:
-            if key in axes:
-                raise UserError(f"--sweep has {key} of {name} twice; give all values in one")
-            axes[key] = [text.strip() for text in values.split(",")]
+        swept = _swept_path(path.strip(), name, compared)
+        if swept is None:
+            continue
+        if swept in axes:
+            key = swept.removeprefix("method.")
+            raise UserError(f"--sweep has {key} of {name} twice; give all values in one")
+        axes[swept] = [text.strip() for text in values.split(",")]
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def _swept_path(path: str, name: str, compared: Sequence[str]) -> str | None:
+    """`lr`, `method.lr` and `fedas.lr` as `method.lr`, `clients` as `split.clients`, any other
+    setting as it is; None for a hyperparameter that is not meant for this method."""
+    first, dot, rest = path.partition(".")
+    if path == "clients":
+        return "split.clients"
+    fields = {other: REGISTRY[other].__dataclass_fields__ for other in compared}
+    bare = not dot and any(path in known for known in fields.values())
+    if not bare and first in settings.SETTINGS and first != "method":
+        if first == "seed":
+            raise UserError("--sweep seed=…: give seeds with --seeds 0,1,2")
+        return path
+    whose, key = (first, rest) if dot else ("method", path)
+    if whose != "method" and whose not in compared:
+        raise did_you_mean(whose, [*compared, *settings.SETTINGS], "method or setting")
+    meant = [whose] if whose != "method" else compared
+    having = [other for other in meant if key in fields[other]]
+    if not having:
+        known = {f for other in meant for f in fields[other]} | (set() if dot else SWEPT)
+        raise did_you_mean(key, sorted(known), f"hyperparameter of {', '.join(meant)}")
+    return f"method.{key}" if name in having else None
+
+
+SWEPT = set(settings.SETTINGS) - set(settings.SECTIONS) - {"seed"} | {"clients"}
+
+
+def _told(config: settings.Config, path: str, text: str) -> str:
+    """A swept setting in the name of a run's directory: `mu0.1`, `split.alpha0.1`."""
+    value: object = config
+    for key in path.split("."):
+        value = value[key] if isinstance(value, Mapping) and key in value else text
+    shown = text if isinstance(value, Mapping) else str(value)
+    return f"{path.removeprefix('method.')}{shown}".replace("/", "_")
+
+
+def _stackable(config: settings.Config) -> str:
+    """What runs must have in common to be built side by side; others would only fill memory."""
+    keys = ("data", "model", "rounds", "eval_every", "engine", "device", "dtype")
+    return json.dumps([config["method"]["name"], *(config[key] for key in keys)])
 
 
 def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[str]:

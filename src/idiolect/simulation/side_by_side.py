@@ -5,6 +5,9 @@ done for all of them in one wider stack. Randomness is keyed by (seed, client), 
 those of separate runs. Methods may differ in numbers (floats): local work is done by one method
 object that has a `PerClient` there. Where it turns out that it cannot be (`Apart`), or messages
 have different shapes, simulations with different values are computed one after the other.
+
+Simulations that differ only in what clients do before they predict (`Method.adapt_only`, settings
+of fine-tuning) train once: one of them does the local work, the others are given its results.
 """
 
 import time
@@ -16,7 +19,7 @@ from typing import Any
 
 import torch
 
-from idiolect.core import devices
+from idiolect.core import devices, tree
 from idiolect.core.method import Method
 from idiolect.core.per_client import Apart, PerClient
 from idiolect.data import Federation
@@ -37,7 +40,8 @@ class Sweep:
 
     def __init__(self, simulations: Sequence[Simulation]):
         self.simulations = list(simulations)
-        self.apart: frozenset[str] = frozenset()  # hyperparameters found to need their own stacks
+        self.apart = self._adapted_apart()  # hyperparameters that need their own stacks
+        self._trained_by = [self._first_like(k) for k in range(len(self.simulations))]
         self._sizes = [one.federation.n_clients for one in self.simulations]
         self._offsets = [sum(self._sizes[:k]) for k in range(len(self._sizes))]
 
@@ -62,7 +66,10 @@ class Sweep:
         # That a number cannot differ in a stack is found out by the rank that meets it, and the
         # others would wait for it: several ranks join only equal methods.
         equal = Ranks.current().world > 1
-        fixed = [v for v in vars(method).values() if equal or not isinstance(v, float)]
+        free = frozenset() if equal else type(method).adapt_only
+        fixed = [
+            v for n, v in vars(method).items() if n not in free and (equal or type(v) is not float)
+        ]
         alone = simulation.engine.name != "stacked"
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
         when = (simulation.round, simulation.rounds, simulation.eval_every)
@@ -88,14 +95,36 @@ class Sweep:
         """The tasks of the kind that comes first, in as few stacks as possible."""
         kind = next(kind for kind in ORDER if any(type(t) is kind for t in waiting.values()))
         tasks = {k: waiting[k] for k in waiting if type(waiting[k]) is kind}
+        twins = {k: self._trained_by[k] for k in tasks if self._is_twin(k, tasks)}
+        tasks = {k: task for k, task in tasks.items() if k not in twins}
         while True:
             try:
                 done: dict[int, Any] = {}
                 for members in self._fitting(self._stacks(tasks), tasks):
                     done |= self._joint({k: tasks[k] for k in members})
-                return done
+                return done | {k: _copied(done[first]) for k, first in twins.items()}
             except Apart as found:
                 self.apart |= found.names
+
+    def _adapted_apart(self) -> frozenset[str]:
+        """Settings of `adapt` that are no numbers and differ: whole numbers, words."""
+        methods = [one.method for one in self.simulations]
+        values = {n: [getattr(m, n) for m in methods] for n in type(methods[0]).adapt_only}
+        mixed = (n for n, v in values.items() if any(type(x) is not float for x in v))
+        return frozenset(n for n in mixed if any(x != values[n][0] for x in values[n]))
+
+    def _first_like(self, k: int) -> int:
+        """The first simulation that trains exactly as this one."""
+        return next(
+            j for j in range(k + 1) if j == k or _alike(*(self.simulations[i] for i in (j, k)))
+        )
+
+    def _is_twin(self, k: int, tasks: dict[int, Task]) -> bool:
+        first = self._trained_by[k]
+        if first == k or first not in tasks or not isinstance(tasks[k], Fit):
+            return False
+        ours, theirs = tasks[k], tasks[first]
+        return (ours.ids, ours.when) == (theirs.ids, theirs.when)
 
     def _stacks(self, tasks: dict[int, Task]) -> list[list[int]]:
         stacks: dict[Any, list[int]] = {}
@@ -174,6 +203,30 @@ def _merged(federations: Sequence[Federation]) -> Federation:
         names=(),
         unseen=(),
     )
+
+
+def _alike(a: Simulation, b: Simulation) -> bool:
+    """Whether two simulations train alike, whatever their clients do before they predict."""
+    adapted = type(a.method).adapt_only
+    if not adapted or type(a.method) is not type(b.method) or a.seed != b.seed:
+        return False
+    trains = [{n: v for n, v in vars(one.method).items() if n not in adapted} for one in (a, b)]
+    return trains[0] == trains[1] and a.turns == b.turns and _same_start(a, b)
+
+
+def _same_start(a: Simulation, b: Simulation) -> bool:
+    ours, theirs = a.federation, b.federation
+    if ours is not theirs:
+        if ours.n_clients != theirs.n_clients or not _same_samples(ours, theirs):
+            return False
+        pairs = zip(ours.train, theirs.train, strict=True)
+        if not all(torch.equal(x, y) for x, y in pairs):
+            return False
+    return all(torch.equal(v, b.start_tree[n]) for n, v in a.start_tree.items())
+
+
+def _copied(fitted: Any) -> Any:
+    return replace(fitted, **tree.each(torch.clone, vars(fitted)))
 
 
 def _same_samples(a: Federation, b: Federation) -> bool:

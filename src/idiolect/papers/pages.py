@@ -1,0 +1,131 @@
+"""docs/papers/, one page per paper: our numbers beside the paper's, figures, claims with verdicts,
+notes and commands. `python -m idiolect.papers.pages benchmarks/results/papers docs/papers` writes
+them from recipes and results alone, so that the same files give the same pages everywhere.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from idiolect.core import files
+from idiolect.papers import cell_list, paper_table, recipe
+from idiolect.papers.cells import cells
+from idiolect.papers.paper_table import PaperTable
+from idiolect.papers.recipe import PAPERS, Recipe
+from idiolect.papers.results import Results
+from idiolect.papers.verdicts import Verdict, judge
+
+MARKS = {"holds": "**holds**", "does not hold": "**does not hold**"}
+WRITTEN = "<!-- written by `python -m idiolect.papers.pages`; edit the recipe, not this page -->\n"
+
+
+@dataclass
+class Section:
+    """One recipe on a page: at full size where something was run, else quick."""
+
+    recipe: Recipe
+    results: Results
+
+    @property
+    def quick(self) -> bool:
+        return self.results.quick
+
+    def verdicts(self) -> list[Verdict]:
+        return judge(self.recipe, cell_list.values(self.results), self.quick)
+
+    def counts(self) -> tuple[int, int]:
+        """Cells done, and all."""
+        everything = cells(self.recipe, quick=self.quick)
+        done = [cell for cell in everything if not cell.broken and self.results.of(cell)]
+        return len(done), len(everything)
+
+
+def render(results: Path, docs: Path) -> dict[str, str]:
+    """The text of every page by its file name. Links from `docs` to `results` are relative."""
+    sections = [_section(results, recipe.read(name)) for name in recipe.names()]
+    link = Path(os.path.relpath(results, docs))
+    pages = {"README.md": _overview(sections)}
+    for paper in PAPERS:
+        own = [one for one in sections if one.recipe.paper == paper]
+        if own:
+            pages[f"{paper}.md"] = "".join(_page(paper, own, link))
+    return pages
+
+
+def _section(root: Path, read: Recipe) -> Section:
+    full, quick = Results(root, read), Results(root, read, quick=True)
+    return Section(read, quick if quick.records and not full.records else full)
+
+
+def _overview(sections: Sequence[Section]) -> str:
+    lines = [
+        WRITTEN,
+        "# The papers' tables and figures, run again\n",
+        "Every table and figure is a recipe ([recipes.md](../recipes.md)). A claim is decided by "
+        "paired differences\nover seeds; *open* means not enough evidence yet. QUICK rows were "
+        "shrunk and are no evidence about a paper.\n",
+        "| recipe | what | runs | claims hold | do not hold | open |\n|---|---|--:|--:|--:|--:|",
+    ]
+    for one in sections:
+        answers = [verdict.answer for verdict in one.verdicts()]
+        done, total = one.counts()
+        size = "QUICK " if one.quick else ""
+        told = f"{size}{done} of {total}" if done else "none yet"
+        numbers = [answers.count(a) for a in ("holds", "does not hold", "not enough evidence")]
+        name = f"[{one.recipe.name}]({one.recipe.paper}.md#{one.recipe.name})"
+        cells_ = [name, one.recipe.title, told, *map(str, numbers)]
+        lines.append(f"| {' | '.join(cells_)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _page(paper: str, sections: Sequence[Section], link: Path) -> Iterator[str]:
+    yield f"{WRITTEN}\n# {PAPERS[paper]}\n\n"
+    yield "How claims are decided, and what the commands do: [recipes.md](../recipes.md).\n"
+    for one in sections:
+        yield f"\n## {one.recipe.name}\n\n"
+        yield from _recipe(one, link)
+
+
+def _recipe(one: Section, link: Path) -> Iterator[str]:
+    name, folder = one.recipe.name, one.results.folder
+    place = link / name / "quick" if one.quick else link / name
+    option = " --quick" if one.quick else ""
+    table = PaperTable(one.recipe, cell_list.values(one.results), one.results.states(), one.quick)
+    yield paper_table.markdown(table) + "\n"
+    if (folder / "figure.png").exists():
+        alt = f"{PAPERS[one.recipe.paper]}, {one.recipe.title}" + (" (QUICK)" if one.quick else "")
+        yield f"![{alt}]({place / 'figure.png'})\n\n"
+    if one.recipe.claims:
+        yield "| claim | verdict | what it rests on |\n|---|---|---|\n"
+        for verdict in one.verdicts():
+            answer = MARKS.get(verdict.answer, verdict.answer)
+            answer = f"QUICK: {answer}" if verdict.quick else answer
+            rests = f"{verdict.reason}; {verdict.test}"
+            yield f"| {_cell(verdict.claim.says)} | {answer} | {_cell(rests)} |\n"
+        yield "\n"
+    for note in one.recipe.notes:
+        yield f"- {note}\n"
+    for reason in one.results.unavailable().values():
+        yield f"- No data: {reason}\n"
+    for cell, reason in one.results.failures().items():
+        yield f"- {cell} failed: {reason}\n"
+    yield f"\n```\nidiolect recipe {name}{option}\n```\n"
+    if one.results.records:
+        machines = sorted({str(r.machine.get("device")) for r in one.results.records})
+        yield f"\nRun on {', '.join(machines)}; every run is in [{name}]({place}/cells.csv).\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def main(results: Path, docs: Path) -> None:
+    docs.mkdir(parents=True, exist_ok=True)
+    for name, text in render(results, docs).items():
+        files.write_text(docs / name, text)
+
+
+if __name__ == "__main__":
+    main(*(Path(word) for word in sys.argv[1:3]))
