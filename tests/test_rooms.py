@@ -27,6 +27,7 @@ ROOMS = (
     "simulation",
     "runs",
     "report",
+    "ui",
     "deploy",
     "bench",
     "cli",
