@@ -164,9 +164,8 @@ class RunIndex:
         entry.state = "running" if _is_held(folder / ".lock", held) else "stopped"
         if (folder / "summary.json").exists() and entry.state != "running":
             self._read(entry, held)
-        done = max(1, entry.round)
-        going = entry.state == "running" and entry.seconds is not None
-        entry.eta = (entry.rounds - entry.round) * entry.seconds / done if going else None
+        pace = (entry.seconds or 0.0) / max(1, entry.round)
+        entry.eta = (entry.rounds - entry.round) * pace if entry.state == "running" else None
         if events or anew:
             entry.changed = time.time()
         return entry.as_dict() != before
