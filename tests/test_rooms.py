@@ -28,6 +28,7 @@ ROOMS = (
     "runs",
     "papers",
     "report",
+    "ui",
     "deploy",
     "bench",
     "cli",

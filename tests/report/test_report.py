@@ -200,7 +200,7 @@ def test_nothing_from_a_run_becomes_part_of_the_page(folder: Path, tmp_path: Pat
         report.load(hostile(folder, tmp_path / "other", data={"name": name}, split={"k": SCRIPT})),
     ]
     page = report.html(runs_found)
-    own = page.replace(page_module._plotly(), "")
+    own = page.replace(page_module.plotly_script(), "")
     assert SCRIPT not in own and "<!--" not in own and "<i>&" not in own
     figures = page.split('id="figures">')[1].split("</script>")[0]
     assert "<" not in figures and any(
@@ -222,7 +222,9 @@ def test_the_page_allows_its_own_scripts_and_nothing_else(folder: Path) -> None:
 
     assert len(hashes("script")) == 2 and parts["script-src"].split() == hashes("script")
     assert set(hashes("style")) <= set(parts["style-src-elem"].split())
-    assert "\r" not in page and page.count("<script") == 3 + page_module._plotly().count("<script")
+    assert "\r" not in page and page.count("<script") == 3 + page_module.plotly_script().count(
+        "<script"
+    )
 
 
 def test_foreign_names_do_nothing_in_any_output(folder: Path, tmp_path: Path) -> None:

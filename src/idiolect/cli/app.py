@@ -12,7 +12,18 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from idiolect.cli import bench, catalogue, compare, data, deploy, failures, recipe, report, run
+from idiolect.cli import (
+    bench,
+    catalogue,
+    compare,
+    data,
+    deploy,
+    failures,
+    recipe,
+    report,
+    run,
+    ui,
+)
 from idiolect.cli.options import examples
 
 
@@ -51,7 +62,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, compare, recipe, report, bench, catalogue, deploy):
+for group in (run, compare, recipe, report, ui, bench, catalogue, deploy):
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")
 

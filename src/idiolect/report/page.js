@@ -1,5 +1,6 @@
 "use strict";
-const figures = JSON.parse(document.getElementById("figures").textContent);
+// The figures of a report: drawn once in the self-contained page, again and again in the live one.
+let figures = [];
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -64,19 +65,27 @@ function drawAll() {
   document.querySelectorAll(".dot").forEach((dot) => {
     dot.style.background = css("--c" + dot.dataset.colour);
   });
-  document.querySelectorAll(".plot:not([hidden])").forEach(draw);
+  document.querySelectorAll(".plot:not([hidden])").forEach((place) => {
+    if (place.dataset.figure) draw(place);
+  });
 }
 
-document.querySelectorAll("section").forEach((section) => {
-  const buttons = [...section.querySelectorAll(".tabs button")];
-  const places = [...section.querySelectorAll(".plot")];
-  buttons.forEach((button, chosen) => button.addEventListener("click", () => {
-    buttons.forEach((other, n) => other.setAttribute("aria-pressed", String(n === chosen)));
-    places.forEach((place, n) => { place.hidden = n !== chosen; });
-    draw(places[chosen]);
-  }));
-  const band = section.querySelector("input.band");
-  if (band) band.addEventListener("change", () => places.filter((p) => !p.hidden).forEach(draw));
-});
+function showFigures(root, drawn) {
+  figures = drawn;
+  root.querySelectorAll("section").forEach((section) => {
+    const buttons = [...section.querySelectorAll(".tabs button")];
+    const places = [...section.querySelectorAll(".plot[data-figure]")];
+    buttons.forEach((button, chosen) => button.addEventListener("click", () => {
+      buttons.forEach((other, n) => other.setAttribute("aria-pressed", String(n === chosen)));
+      places.forEach((place, n) => { place.hidden = n !== chosen; });
+      draw(places[chosen]);
+    }));
+    const band = section.querySelector("input.band");
+    if (band) band.addEventListener("change", () => places.filter((p) => !p.hidden).forEach(draw));
+  });
+  drawAll();
+}
+
 dark.addEventListener("change", drawAll);
-drawAll();
+const embedded = document.getElementById("figures");
+if (embedded) showFigures(document, JSON.parse(embedded.textContent));

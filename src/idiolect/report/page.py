@@ -22,12 +22,30 @@ MATRICES_SHOWN = 4  # per method; the rest is in matrices.safetensors
 
 def page(found: Sequence[Run], title: str | None = None) -> str:
     """The whole page."""
-    plotly = _plotly()
+    plotly = plotly_script()
+    title = title or heading(found)
+    body, figures = views(found)
+    style, script = _text("page.css"), _text("page.js")
+    return Template(_text("page.html")).substitute(
+        title=escape(title),
+        policy=_policy(scripts=(plotly, script), style=style),
+        style=style,
+        body=f"<h1>{escape(title)}</h1>\n{body}",
+        plotly=plotly,
+        figures=_inert(figures),
+        script=script,
+    )
+
+
+def heading(found: Sequence[Run]) -> str:
+    return "Idiolect: " + ", ".join(group.label for group in groups(found))
+
+
+def views(found: Sequence[Run]) -> tuple[str, list[dict[str, Any]]]:
+    """Everything below the title: HTML, and the figures that its `data-figure` numbers name."""
     sets = groups(found)
-    title = title or "Idiolect: " + ", ".join(group.label for group in sets)
     figures: list[dict[str, Any]] = []
     body = [
-        f"<h1>{escape(title)}</h1>",
         f'<p class="lead">{escape(_about(found))}</p>',
         _unfinished(found),
         _summary(rows(found), sets),
@@ -64,16 +82,7 @@ def page(found: Sequence[Run], title: str | None = None) -> str:
         _matrices(figures, sets),
         _settings(found),
     ]
-    style, script = _text("page.css"), _text("page.js")
-    return Template(_text("page.html")).substitute(
-        title=escape(title),
-        policy=_policy(scripts=(plotly, script), style=style),
-        style=style,
-        body="\n".join(body),
-        plotly=plotly,
-        figures=_inert(figures),
-        script=script,
-    )
+    return "\n".join(body), figures
 
 
 def _inert(figures: list[dict[str, Any]]) -> str:
@@ -103,7 +112,7 @@ def escape(text: str) -> str:
     return escape_html("\n".join(map(one_line, text.split("\n"))))
 
 
-def _plotly() -> str:
+def plotly_script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:

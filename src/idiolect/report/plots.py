@@ -131,7 +131,7 @@ def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
         return None
     heat = {
         "type": "heatmap",
-        "z": [[_rounded(cell) for cell in row] for row in _smaller(shown)],
+        "z": [[_rounded(cell) for cell in row] for row in smaller(shown)],
         "colorscale": "$scale",
         "colorbar": {"thickness": 10, "outlinewidth": 0},
         "hovertemplate": titles[1] + " %{y}, " + titles[0] + " %{x}: %{z:.4g}<extra></extra>",
@@ -192,7 +192,7 @@ def _plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "%&#123;")
 
 
-def _smaller(values: np.ndarray) -> np.ndarray:
+def smaller(values: np.ndarray) -> np.ndarray:
     for axis in (0, 1):
         if (length := values.shape[axis]) > LARGEST_MATRIX:
             edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[1:-1]

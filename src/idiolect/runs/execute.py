@@ -12,7 +12,7 @@ from idiolect.runs import directory, seal
 from idiolect.runs.build import build as from_config
 from idiolect.runs.config import Config, digest, label
 from idiolect.runs.environment import same_threads
-from idiolect.runs.interruption import Interrupted, stop_requests
+from idiolect.runs.interruption import Interrupted, forget_stop, is_asked_to_stop, stop_requests
 from idiolect.runs.progress import Progress
 from idiolect.runs.recorder import Follower, Recorder
 from idiolect.runs.resumption import restore
@@ -72,6 +72,7 @@ def _run(
             guards.enter_context(directory.disk_errors(*(out for _, out, _ in todo)))
         for _, out, _ in todo if ranks.first else ():
             guards.enter_context(directory.locked(out))
+            forget_stop(out)
         stop = guards.enter_context(stop_requests())
         recorders = _opened(todo, resume, progress, from_start)
         for group in _stacks(recorders):
@@ -147,9 +148,10 @@ def _rounds(group: list[Recorder], stop: Event) -> None:
         for run, done in zip(group, start(), strict=True):
             run.record(done)
     while lead.round < total:
-        if ranks.any(stop.is_set()):
+        if ranks.any(stop.is_set() or any(is_asked_to_stop(run.out) for run in group)):
             for run in group:
                 run.checkpoint()
+                forget_stop(run.out)
             ranks.any(True)  # torchrun ends the others when one leaves: not before all is saved
             raise Interrupted(
                 f"stopped after round {lead.round} of {total}; continue with: "

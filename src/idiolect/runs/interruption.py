@@ -1,13 +1,17 @@
-"""Ctrl-C and SIGTERM: a run ends after its round, with everything saved."""
+"""Ctrl-C, SIGTERM and a file in the run's folder: a run ends after its round, with everything
+saved."""
 
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 from idiolect.engine.ranks import Ranks
+
+STOP_FILE = ".stop"  # a process that may not send signals asks with it, such as the live page
 
 
 class Interrupted(Exception):
@@ -35,3 +39,19 @@ def stop_requests() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ask_to_stop(out: Path) -> None:
+    """Ask the process that writes this run to end after its round."""
+    with suppress(FileExistsError):
+        os.close(os.open(out / STOP_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def is_asked_to_stop(out: Path) -> bool:
+    return os.path.lexists(out / STOP_FILE)
+
+
+def forget_stop(out: Path) -> None:
+    """Take the request back: it was met, or it was left for a run that ended before."""
+    with suppress(OSError):
+        os.unlink(out / STOP_FILE)

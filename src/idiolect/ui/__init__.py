@@ -1,0 +1,1 @@
+"""The live page over run directories: `idiolect ui`."""

@@ -1,0 +1,197 @@
+"""The web application: pages, their data as JSON, and a stream of what changed."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from idiolect.core.text import one_line
+from idiolect.errors import UserError
+from idiolect.report.page import plotly_script
+from idiolect.ui import views
+from idiolect.ui.access import LOOPBACK, Access, fresh_secret
+from idiolect.ui.run_control import RunControl
+from idiolect.ui.run_index import RunEntry, RunIndex
+
+PAGE_SIZE = 100
+LOOK_EVERY = 1.0  # seconds from one look at the folders to the next
+MOST_COMPARED = 60  # runs in one report
+SHARED = ("page.css", "page.js")  # of the report: the same views, drawn by the same code
+STATIC = (*SHARED, "ui.css", "ui.js", "plotly.js")
+SORTS: dict[str, Callable[[RunEntry], Any]] = {
+    "changed": lambda entry: -entry.changed,
+    "name": lambda entry: entry.id,
+    "method": lambda entry: (entry.method, entry.id),
+    "data": lambda entry: (entry.data, entry.split, entry.id),
+    "state": lambda entry: (entry.state, entry.id),
+    "accuracy": lambda entry: -1.0 if entry.accuracy is None else -entry.accuracy,
+}
+
+
+class Page:
+    """The page over one runs directory."""
+
+    def __init__(
+        self, root: Path, logs: Path, token: str | None = None, boards: Any = None
+    ) -> None:
+        self.index, self.control = RunIndex(root), RunControl(logs)
+        self.key = fresh_secret()
+        self.token, self.boards = token, boards
+        self.index.refresh(force=True)
+        self._closing = threading.Event()
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/", self.home),
+            Route("/static/{name}", self.static),
+            Route("/api/runs", self.runs),
+            Route("/api/report", self.report),
+            Route("/api/client", self.client),
+            Route("/api/matrix", self.matrix),
+            Route("/api/federation", self.federation),
+            Route("/api/recipes", self.recipes),
+            Route("/api/stream", self.stream),
+            Route("/api/stop", self.stop, methods=["POST"]),
+            Route("/api/resume", self.resume, methods=["POST"]),
+        ]
+        guard = Middleware(Access, hosts=LOOPBACK, token=self.token, key=self.key)
+        handlers: dict[Any, Any] = {UserError: _one_line_error, OSError: _one_line_error}
+        return Starlette(
+            routes=routes,
+            middleware=[guard, Middleware(GZipMiddleware, minimum_size=2000)],
+            exception_handlers=handlers,
+        )
+
+    def close(self) -> None:
+        """End the open streams, so that the server can end."""
+        self._closing.set()
+
+    async def home(self, request: Request) -> Response:
+        return HTMLResponse(_text("index.html").replace("$key", self.key))
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            return Response(status_code=404)
+        if name == "plotly.js":
+            text, cached = await run_in_threadpool(plotly_script), "max-age=86400"
+        else:
+            text, cached = _text(name), "no-cache"
+        kind = "text/css" if name.endswith("css") else "text/javascript"
+        return Response(text, media_type=kind, headers={"Cache-Control": cached})
+
+    async def runs(self, request: Request) -> Response:
+        asked = request.query_params
+        return JSONResponse(await run_in_threadpool(self._listed, dict(asked)))
+
+    def _listed(self, asked: dict[str, str]) -> dict[str, Any]:
+        self.index.refresh()
+        words = asked.get("query", "").lower().split()
+        if words or asked.get("sort", "changed") not in ("changed", "name"):
+            self.index.read_some(most=2000)
+        entries = [
+            entry
+            for entry in self.index.entries.values()
+            if all(word in _searched(entry) for word in words)
+            and asked.get("state", "") in ("", entry.state)
+        ]
+        entries.sort(key=SORTS.get(asked.get("sort", "changed"), SORTS["changed"]))
+        if asked.get("down") == "1":
+            entries.reverse()
+        start = _whole(asked.get("offset", "0"), "offset")
+        shown = self.index.details([e.id for e in entries[start : start + PAGE_SIZE]])
+        return {
+            "root": str(self.index.root.name),
+            "total": len(entries),
+            "truncated": self.index.truncated,
+            "runs": [self._shown(entry) for entry in shown],
+        }
+
+    def _shown(self, entry: RunEntry) -> dict[str, Any]:
+        problem = entry.problem or self.control.problem(self.index.root / entry.id)
+        return {**entry.as_dict(), "label": one_line(entry.id), "problem": one_line(problem)}
+
+    async def report(self, request: Request) -> Response:
+        ids = list(dict.fromkeys(request.query_params.getlist("run")))
+        if not 1 <= len(ids) <= MOST_COMPARED:
+            raise UserError(f"choose 1 to {MOST_COMPARED} runs")
+        paths = [self.index.path(id) for id in ids]
+        made = await run_in_threadpool(views.report, paths)
+        entries = self.index.details(ids)
+        return JSONResponse({**made, "runs": [self._shown(entry) for entry in entries]})
+
+    async def client(self, request: Request) -> Response:
+        client = _whole(request.query_params.get("client", ""), "client")
+        path = self._run(request)
+        return JSONResponse(await run_in_threadpool(views.one_client, path, client))
+
+    async def matrix(self, request: Request) -> Response:
+        asked = request.query_params
+        number = _whole(asked.get("round", ""), "round")
+        path, name = self._run(request), asked.get("name", "")
+        return JSONResponse(await run_in_threadpool(views.matrix, path, name, number))
+
+    async def federation(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(views.federation, self._run(request)))
+
+    async def recipes(self, request: Request) -> Response:
+        made = await run_in_threadpool(self.boards) if self.boards else []
+        return JSONResponse({"recipes": made})
+
+    async def stop(self, request: Request) -> Response:
+        self.control.stop(self._run(request))
+        return JSONResponse({"done": True})
+
+    async def resume(self, request: Request) -> Response:
+        self.control.resume(self._run(request))
+        return JSONResponse({"done": True})
+
+    async def stream(self, request: Request) -> Response:
+        """Server-sent events: the entries that changed, as soon as they did."""
+
+        async def changes() -> AsyncIterator[str]:
+            yield "retry: 1000\n\n"
+            while not self._closing.is_set() and not await request.is_disconnected():
+                changed = await run_in_threadpool(self.index.refresh)
+                known = [id for id in changed if id in self.index.entries]
+                rows = [self._shown(e) for e in await run_in_threadpool(self.index.details, known)]
+                gone = [id for id in changed if id not in self.index.entries]
+                if rows or gone:
+                    yield f"data: {json.dumps({'runs': rows, 'gone': gone})}\n\n"
+                await asyncio.sleep(LOOK_EVERY)
+
+        headers = {"Cache-Control": "no-store", "Content-Encoding": "identity"}
+        return StreamingResponse(changes(), media_type="text/event-stream", headers=headers)
+
+    def _run(self, request: Request) -> Path:
+        return self.index.path(request.query_params.get("run", ""))
+
+
+def _searched(entry: RunEntry) -> str:
+    return f"{entry.id} {entry.method} {entry.data} {entry.split} {entry.state}".lower()
+
+
+def _whole(text: str, what: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise UserError(f"{what} must be a whole number")
+    return int(text)
+
+
+def _text(name: str) -> str:
+    place = files("idiolect.report") if name in SHARED else files("idiolect.ui") / "static"
+    return place.joinpath(name).read_text(encoding="utf-8")
+
+
+async def _one_line_error(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": one_line(error)}, status_code=400)
