@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from idiolect.data import datasets, list_datasets, places
@@ -54,4 +53,3 @@ def test_list_datasets_says_where(no_data):
     assert listed["cifar10"]["found"] is None
     assert listed["tiny_imagenet"]["shape"] == [3, 64, 64]
     assert datasets.get({"name": "digits"}) == "scikit-learn"
-
