@@ -22,6 +22,7 @@ COMMANDS = {
     "export last": Command(LAST, (RESUME, LAST)),
     "export every": Command(EVERY, (RESUME, EVERY)),
     "resume exports": Command(RESUME, (RESUME,), before=(EVERY,), killed_at=200),
+    "server": Command.again("fedper", "out", call="tests.faults.federation:serve"),
     "report": Command(REPORT, (REPORT,), before=(RUN,)),
 }
 KINDS = {"kill": "kills", "full": "full disks"}

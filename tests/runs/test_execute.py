@@ -10,6 +10,7 @@ import torch
 
 from idiolect import report
 from idiolect.errors import UserError
+from idiolect.runs import checkpoint
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import build, resolved
 from tests.runs.killed import essence, killed_run, start, wait_for
@@ -58,3 +59,9 @@ def test_bad_settings_leave_no_directory(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         runs.execute(resolved(), tmp_path / "run", build=refuses)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_saves_every_round_saves_the_starting_point(tmp_path: Path) -> None:
+    """Real sites cannot test it again once they have trained."""
+    killed_run(tmp_path / "run", 1, checkpoint_every=1)
+    assert checkpoint.rounds(tmp_path / "run" / "checkpoint")[0] == 0

@@ -147,6 +147,8 @@ def _rounds(group: list[Recorder], stop: Event) -> None:
     if lead.round < 0:
         for run, done in zip(group, start(), strict=True):
             run.record(done)
+            if every == 1:  # real sites cannot go back to before they trained
+                run.checkpoint()
     while lead.round < total:
         if ranks.any(stop.is_set() or any(is_asked_to_stop(run.out) for run in group)):
             for run in group:
