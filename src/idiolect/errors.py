@@ -13,7 +13,8 @@ class UserError(Exception):
 def did_you_mean(name: object, known: Iterable[str], kind: str) -> UserError:
     """Build the error for an unknown name: the nearest known one first, then all of them."""
     known, text = sorted(known), str(name)
-    told = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+    cut = "…" if len(text) > LONGEST_NAME else ""
+    told = repr(text[:LONGEST_NAME])[1:-1] + cut  # on one line, nothing a terminal would obey
     near = get_close_matches(told, known, n=1, cutoff=0.5)
     hint = f" did you mean '{near[0]}'?" if near else ""
     if not known:

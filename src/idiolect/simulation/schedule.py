@@ -327,7 +327,7 @@ def _turn(entry: Any, turns: list[Turn], out: dict[int, int], what: str) -> Turn
 
 
 def _from_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rounds = [e for e in events if e.get("round", 0) >= 1]
+    rounds = [e for e in events if e["round"] >= 1]
     return [
         {
             "start": e["started"],
