@@ -1,6 +1,8 @@
 """`--data tests.deploy.faulty_client:load`: a client that misbehaves as $FAULT says.
 
-FAULT is a comma-separated list of `kind:version[:seconds]`, applied to the answers to `fit`.
+FAULT is a comma-separated list of `kind:version[:seconds]`, applied to the answers to `fit`. The
+kind `held` is applied once, to the first answer from that version on: it is held back until the
+file `go<client>` is there.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ def load(client: int) -> Any:
     def answer(self: Client, request: Payload) -> Payload:
         kind, seconds = "", 0.0
         if request.kind == "fit":
-            kind, seconds = faults.get(request.meta["version"], ("", 0.0))
+            version = request.meta["version"]
+            kind, seconds = faults.get(version, ("", 0.0))
+            for since in [v for v, (what, _) in faults.items() if what == "held" and version >= v]:
+                kind, _ = faults.pop(since)
         if kind == "before":  # slow before it has done anything
             Path(f"slow{client}").touch()
             time.sleep(seconds)
@@ -35,6 +40,10 @@ def load(client: int) -> Any:
         if kind == "after":  # slow after its work is on disk
             Path(f"slow{client}").touch()
             time.sleep(seconds)
+        if kind == "held":
+            Path(f"slow{client}").write_text(str(version))
+            while not Path(f"go{client}").exists():
+                time.sleep(0.2)
         return spoiled(reply, kind)
 
     Client.answer = answer  # type: ignore[method-assign]

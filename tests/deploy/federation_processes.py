@@ -19,7 +19,7 @@ import pytest
 from idiolect.deploy.processes import free_port
 
 ROOT = Path(__file__).parents[2]
-WAIT = 240.0  # seconds; the machine may be busy
+WAIT = 240.0  # seconds without a new round; the machine may be busy
 
 needs_flower = pytest.mark.skipif(
     importlib.util.find_spec("flwr") is None,
@@ -102,12 +102,18 @@ class LocalProcesses:
         return (self.folder / f"{name}.out").read_text(errors="replace")
 
     def wait(self, what: str, done: Callable[[], Any], seconds: float = WAIT) -> Any:
-        end = time.monotonic() + seconds
+        end, rounds = time.monotonic() + seconds, self._rounds()
         while not (found := done()):
+            if (now := self._rounds()) != rounds:  # it goes on, however slowly
+                end, rounds = time.monotonic() + seconds, now
             if time.monotonic() > end:
                 raise AssertionError(f"{what} did not happen in {seconds:.0f} s\n{self.story()}")
             time.sleep(0.2)
         return found
+
+    def _rounds(self) -> int:
+        """Bytes that all runs have written about their rounds."""
+        return sum(path.stat().st_size for path in self.folder.glob("*/events.jsonl"))
 
     def finished(self, name: str = "server", seconds: float = WAIT) -> int:
         process = self.processes[name]

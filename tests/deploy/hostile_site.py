@@ -36,7 +36,7 @@ from idiolect.deploy.client import Client
 from idiolect.deploy.messages import Payload
 from tests.deploy.local_federation import site_data
 
-MISDEEDS = ("nan", "unknown class", "giant", "no parts", "forged round")
+MISDEEDS = ("nan", "unknown class", "giant", "forged round", "no parts")
 
 
 class HostileSite:
@@ -69,6 +69,7 @@ class HostileSite:
             self.push(asked, ObjectTree(object_id=get_object_id(b"nothing")), [])
         elif misdeed == "forged round":
             self.forge(asked, request)
+            self.send(asked, self.site.answer(request))
         elif misdeed == "giant":
             self.send(asked, Payload(self.site.answer(request).meta | {"x": "y" * (40 << 20)}))
         elif misdeed == "nan":

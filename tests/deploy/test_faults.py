@@ -127,19 +127,30 @@ def test_a_port_that_was_taken_meanwhile(tmp_path: Path) -> None:
     assert [e["arrived"] for e in events(tmp_path / "run")][1:] == [[0, 1, 2]] * 2
 
 
+def hold_an_answer(fed: LocalProcesses, run: Path) -> int:
+    """Until four rounds have passed over client 2's answer; returns the round it is of, from 1."""
+    fed.wait("client 2 done with a round", lambda: (fed.folder / "slow2").exists())
+    fed.wait("its version", lambda: (fed.folder / "slow2").read_text())
+    asked = int((fed.folder / "slow2").read_text()) + 1
+    fed.wait("four rounds", lambda: any(e["round"] >= asked + 3 for e in events(run)))
+    (fed.folder / "go2").touch()
+    return asked
+
+
 def test_late_answer_is_used_by_an_asynchronous_method(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with federation(tmp_path) as fed:
-        begin(fed, "plga", 8, "--window", "8", "--arrivals", "2")
+        begin(fed, "plga", 10, "--window", "8", "--arrivals", "2")
         for i in range(2):
             fed.client(i)
-        fed.client(2, *STRANGE, FAULT="after:1:48")
+        fed.client(2, *STRANGE, FAULT="held:1")
+        asked = hold_an_answer(fed, run)
         assert fed.finished() == 0, fed.story()
     late = [
         (e["round"], s)
         for e in events(run)
         for i, s in zip(e["arrived"], e["staleness"], strict=True)
-        if i == 2 and e["round"] - s == 2  # what it was asked in round 2
+        if i == 2 and e["round"] - s == asked
     ]
     assert len(late) == 1 and late[0][1] >= 3, late
     assert_same(run, tmp_path, replay(run, "plga"))
@@ -148,14 +159,15 @@ def test_late_answer_is_used_by_an_asynchronous_method(tmp_path: Path) -> None:
 def test_late_answer_is_dropped_by_a_synchronous_method(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with federation(tmp_path) as fed:
-        begin(fed, "fedavg", 8, "--window", "8", "--arrivals", "2")
+        begin(fed, "fedavg", 10, "--window", "8", "--arrivals", "2")
         for i in range(2):
             fed.client(i)
-        fed.client(2, *STRANGE, FAULT="after:1:38")
+        fed.client(2, *STRANGE, FAULT="held:1")
+        asked = hold_an_answer(fed, run)
         assert fed.finished() == 0, fed.story()
-    late = [n for n in journal(run, "late") if (n["client"], n["version"]) == (2, 1)]
+    late = [n for n in journal(run, "late") if (n["client"], n["version"]) == (2, asked - 1)]
     assert len(late) == 1
-    assert late[0]["round"] >= 5  # three rounds after it should have been there
+    assert late[0]["round"] >= asked + 3  # three rounds after it should have been there
     done = events(run)
     assert all(s == 0 for e in done for s in e["staleness"])
     assert any(2 in e["arrived"] for e in done[late[0]["round"] :])
