@@ -21,7 +21,7 @@ def test_the_whole_cycle() -> None:
     for word in ("FedAvg", "α=0.5", "90 ± 1.5", "prox *", "FedAvg is best", "paired t test"):
         assert word in result.stdout, word
     folder = Path("results/tiny")
-    rows = list(csv.DictReader((folder / "cells.csv").open()))
+    rows = list(csv.DictReader((folder / "cells.csv").read_text().splitlines()))
     assert len(rows) == 10 and {row["quick"] for row in rows} == {"no"}
     assert all(row["commit"] and row["device"] and row["started"] for row in rows)
     assert {row["rounds"] for row in rows} == {"3"} and {row["dtype"] for row in rows} == {
@@ -33,7 +33,7 @@ def test_the_whole_cycle() -> None:
     assert not list(Path("runs/recipes").glob("*/checkpoint"))
     for name in ("table.md", "table.tex", "table.csv", "verdicts.json", "runs.jsonl"):
         assert (folder / name).exists()
-    table = list(csv.DictReader((folder / "table.csv").open()))
+    table = list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
     assert {row["paper_mean"] for row in table if row["row"] == "fedavg"} == {"80", "90"}
     assert "/root" not in (folder / "runs.jsonl").read_text()
     again = call("recipe", "tiny.yaml", "--seeds", "0,1,2", "--only", "fedavg/even")
@@ -81,7 +81,8 @@ def test_quick_says_so_everywhere() -> None:
     assert "QUICK" in (folder / "table.md").read_text().splitlines()[0]
     assert "QUICK" in (folder / "table.tex").read_text()
     for name in ("cells.csv", "table.csv"):
-        assert {row["quick"] for row in csv.DictReader((folder / name).open())} == {"yes"}
+        rows = csv.DictReader((folder / name).read_text().splitlines())
+        assert {row["quick"] for row in rows} == {"yes"}
     assert all(told["quick"] for told in json.loads((folder / "verdicts.json").read_text()))
     assert not Path("results/tiny/runs.jsonl").exists()
 
@@ -102,7 +103,7 @@ def test_a_budget_runs_what_decides_first_and_says_what_is_missing() -> None:
 def test_a_stopped_recipe_goes_on(how: signal.Signals) -> None:
     """The same command again ends with the numbers of one that was left alone."""
     base = {"data": "digits", "split": {"name": "dirichlet", "clients": 4}, "model": "linear",
-            "rounds": 600, "method": {"lr": 0.05}}  # fmt: skip
+            "rounds": 300, "method": {"lr": 0.05}}  # fmt: skip
     rows = [{"id": "fedavg", "method": "fedavg"}, {"id": "local", "method": "local"}]
     columns = [{"id": "even", "set": {"split.alpha": 50}}]
     written(base=base, rows=rows, columns=columns, seeds=[0], quick={}, claims=[], paper_values={})

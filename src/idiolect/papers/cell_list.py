@@ -6,7 +6,6 @@ import io
 from idiolect.core import files
 from idiolect.papers.cells import Cell, cells
 from idiolect.papers.results import Record, Results
-from idiolect.papers.verdicts import Seeds
 
 COLUMNS = (
     *("recipe", "row", "column", "seed", "metric", "value", "quick", "diverged", "rounds"),
@@ -30,12 +29,6 @@ def values(results: Results) -> dict[tuple[str, str, str], dict[int, float]]:
             if value is not None:
                 found.setdefault((cell.row, cell.column, metric), {})[cell.seed] = value
     return found
-
-
-def shown(results: Results, found: dict[tuple[str, str, str], dict[int, float]], row: str,
-          column: str) -> Seeds:  # fmt: skip
-    """The numbers of a cell by seed."""
-    return found.get((row, column, results.recipe.metric_of(row, column)), {})
 
 
 def write(results: Results) -> None:

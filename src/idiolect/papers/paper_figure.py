@@ -48,11 +48,13 @@ def write(results: Results) -> list[Path]:
     if not shown:
         return []
     figure = draw(results, shown)
+    import matplotlib  # draw() says what to do where it is missing
+
     written = []
     for ending in FORMATS:
         path = results.folder / f"figure.{ending}"
         about = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
-        with files.replacing(path) as draft:
+        with files.replacing(path) as draft, matplotlib.rc_context(STYLE):
             figure.savefig(draft, format=ending, metadata=about[ending], bbox_inches="tight")
         written.append(path)
     return written

@@ -1,0 +1,114 @@
+"""What a run shows, on a real run of a few rounds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from idiolect.errors import UserError
+from idiolect.papers import cell_list, round_series
+from idiolect.papers.cells import cells
+from idiolect.papers.numbers import MISSING, FinishedRun, Moment, number, series, unit
+from idiolect.papers.results import Results
+from idiolect.runs.execute import execute_together
+from tests.papers.tiny import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    folder = tmp_path_factory.mktemp("numbers")
+    rows = [{"id": "feddwa", "method": "feddwa"}]
+    base = {"data": "digits", "model": "linear", "rounds": 3, "participation": 0.5,
+            "split": {"name": "groups", "clients": 6, "groups": 3}}  # fmt: skip
+    recipe = tiny(folder, base=base, rows=rows, columns=[{"id": "one"}], claims=[],
+                  paper_values={}, quick={}, seeds=[0])  # fmt: skip
+    [cell] = cells(recipe)
+    execute_together([cell.config], [folder / "run"])
+    return FinishedRun(folder / "run")
+
+
+def test_numbers_of_the_summary(run: FinishedRun) -> None:
+    assert number(run, "protocol") == 100 * run.summary["protocol"]["value"]
+    assert number(run, "worst") == 100 * run.summary["accuracy"]["last"]["worst"]
+    assert number(run, "clients") == 6
+    assert number(run, "bytes_up") == run.summary["bytes_up"]
+    assert unit("protocol") == "%" and unit("bytes_per_client_round") == "MiB"
+
+
+def test_numbers_of_a_series(run: FinishedRun) -> None:
+    losses = [event["train_loss"] for event in run.events[1:]]
+    assert number(run, "train_loss") == losses[-1]
+    assert number(run, "train_loss:1") == losses[0]
+    assert number(run, "train_loss:mean") == pytest.approx(np.mean(losses))
+    assert number(run, "train_loss:min") == min(losses)
+    with pytest.raises(UserError, match="after the colon"):
+        number(run, "train_loss:never")
+    with pytest.raises(UserError, match="no number or series"):
+        number(run, "happiness")
+
+
+def test_the_protocol_as_it_was_known_after_some_rounds(run: FinishedRun) -> None:
+    means = [event["accuracy"]["mean"] for event in run.events]
+    assert number(run, "protocol:1") == pytest.approx(100 * means[1])
+    assert number(run, "protocol:3") == number(run, "protocol")
+
+
+def test_client_accuracy_and_delivered_unless_trained(run: FinishedRun) -> None:
+    each = [number(run, f"client_accuracy:{k}") or 0 for k in range(6)]
+    assert np.mean(each) == pytest.approx(number(run, "protocol"))
+    best = []
+    for t in range(4):
+        rows = {name: column[run.table["round"] == t] for name, column in run.table.items()}
+        right = np.where(rows["started"], rows["accuracy_after"], rows["accuracy_before"])
+        best.append(100 * np.average(right, weights=rows["test_size"]))
+    assert number(run, "delivered_unless_trained") == pytest.approx(max(best))
+
+
+def test_bytes_of_a_client_and_round(run: FinishedRun) -> None:
+    both = run.summary["bytes_up"] + run.summary["bytes_down"]
+    assert number(run, "bytes_per_client_round") == pytest.approx(both / 9 / 2**20)
+
+
+def test_own_group_share_is_one_where_groups_are_found(run: FinishedRun) -> None:
+    share = number(run, "own_group_share")
+    assert share is not None and 0 <= share <= 1
+    made = FinishedRun(run.out)
+    import torch
+
+    perfect = torch.block_diag(*[torch.ones(2, 2)] * 3)
+    made.__dict__["logs"] = {3: {"aggregation_weight": perfect}}
+    assert number(made, "own_group_share:3") == 1
+    made.__dict__["logs"] = {3: {"aggregation_weight": perfect.flip(0)}}
+    assert number(made, "own_group_share:3") == pytest.approx(1 / 3)  # the middle group's two
+
+
+def test_series_survive_their_file(run: FinishedRun, tmp_path: Path) -> None:
+    accuracy = series(run, "accuracy")
+    assert [moment.round for moment in accuracy] == [0, 1, 2, 3]
+    clients = series(run, "accuracy_before")
+    assert {moment.item for moment in clients} == {str(k) for k in range(6)}
+    round_series.write(tmp_path / "s.csv", {"accuracy": accuracy})
+    round_series.write(tmp_path / "s.csv", {"m": [Moment(1, "0,1", 0.5)]})
+    back = round_series.read(tmp_path / "s.csv")
+    assert back["m"] == [Moment(1, "0,1", 0.5)]
+    assert [m.value for m in back["accuracy"]] == pytest.approx([m.value for m in accuracy], 1e-5)
+
+
+def test_a_number_that_was_not_recorded_makes_the_cell_missing() -> None:
+    recipe = tiny(seeds=[0], claims=[])
+    cell = cells(recipe)[0]
+    execute_together([cell.config], ["one"])
+    results = Results(Path("r"), recipe)
+    results.add([cell], [Path("one")])
+    assert results.of(cell) is not None
+    assert cell_list.values(results)[cell.row, cell.column, "protocol"].keys() == {0}
+    other = tiny(name="other", seeds=[0], claims=[], metric="train_loss:1")
+    again = cells(other)[0]
+    assert Results(Path("r"), other).of(again) is None
+    assert results.records[0].shown("train_loss:1") is MISSING
+    assert not Results(Path("r"), other).borrow(again, [results])
+    third = tiny(name="third", seeds=[0], claims=[], metric="worst")  # the summary has it
+    borrower = Results(Path("r"), third)
+    assert borrower.borrow(cells(third)[0], [results])
+    assert borrower.records[0].borrowed == "tiny"
+    assert Results(Path("r"), third).of(cells(third)[0]) is not None

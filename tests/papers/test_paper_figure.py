@@ -1,0 +1,65 @@
+"""Figures from recorded series."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idiolect.papers.cells import cells
+from idiolect.papers.figure_data import panels
+from idiolect.papers.results import Results
+from idiolect.runs.execute import execute_together
+from tests.papers.tiny import tiny
+
+ROWS = [{"id": "fedavg", "label": "FedAvg", "method": "fedavg"}, {"id": "local", "method": "local"}]
+
+
+def made(quick: bool = False, **changes: Any) -> Results:
+    settings: dict[str, Any] = {"rows": ROWS, "claims": [], "kind": "figure", "seeds": [0, 1]}
+    recipe = tiny(**settings | {"title": "Figure 1: digits"} | changes)
+    results = Results(Path("r"), recipe, quick)
+    found = cells(recipe, quick=quick)
+    outs = [Path(f"runs/{k}") for k in range(len(found))]
+    for cell, out in zip(found, outs, strict=True):
+        execute_together([cell.config], [out])
+    results.add(found, outs)
+    return results
+
+
+def test_curves_over_rounds() -> None:
+    figure = {"chart": "lines", "x": "round", "y": ["accuracy", "train_loss"], "panels": "columns"}
+    shown = panels(made(figure=figure))
+    assert [(p.title, p.y) for p in shown] == [
+        (title, y) for y in ("accuracy", "train_loss") for title in ("α=0.5", "even")
+    ]
+    assert list(shown[0].curves) == ["FedAvg", "local"]
+    rounds, mean, spread = shown[0].curves["FedAvg"].summary()
+    assert rounds == [0, 1, 2, 3] and len(mean) == 4 and all(s >= 0 for s in spread)
+    assert all(len(values) == 2 for values in shown[0].curves["FedAvg"].points.values())
+
+
+def test_points_over_a_setting_with_the_papers_numbers() -> None:
+    [panel] = panels(made(figure={"x": "split.alpha", "y": "protocol"}))
+    curve = panel.curves["FedAvg"]
+    assert curve.summary()[0] == [0.5, 50.0] and curve.paper == {0.5: 80.0, 50.0: 90.0}
+
+
+def test_a_matrix() -> None:
+    rows = [{"id": "dwa", "method": "feddwa"}]
+    figure = {"chart": "heatmap", "x": "partner", "y": "aggregation_weight"}
+    shown = panels(made(figure=figure, rows=rows, paper_values={}))
+    assert len(shown) == 2 and shown[0].matrix is not None and shown[0].matrix.shape == (4, 4)
+
+
+def test_files_and_the_word_quick() -> None:
+    pytest.importorskip("matplotlib")
+    from idiolect.papers import paper_figure
+
+    results = made(quick=True, figure={"x": "round", "y": "accuracy", "ylabel": "accuracy (%)"})
+    files = paper_figure.write(results)
+    assert [file.suffix for file in files] == [".pdf", ".svg", ".png"]
+    assert "QUICK" in paper_figure.draw(results, panels(results)).get_suptitle()
+    axis = paper_figure.draw(results, panels(results)).axes[0]
+    assert axis.get_ylabel() == "accuracy (%)" and axis.get_xlabel() == "round"
+    before = [file.read_bytes() for file in files]
+    assert [file.read_bytes() for file in paper_figure.write(results)] == before

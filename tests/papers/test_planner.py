@@ -1,0 +1,79 @@
+"""What comes first, what it costs, and who shares a run."""
+
+from pathlib import Path
+from typing import Any
+
+from idiolect.papers import planner
+from idiolect.papers.cells import cells
+from idiolect.papers.planner import CellJob, work
+from idiolect.papers.recipe import Recipe
+from idiolect.papers.results import Record, Results
+from tests.papers.tiny import tiny
+
+
+def jobs(recipe: Recipe) -> list[CellJob]:
+    return planner.missing(Results(Path("r"), recipe), cells(recipe), Path("o")).jobs
+
+
+def names(found: list[CellJob]) -> list[tuple[str, str]]:
+    return [(job.cells[0].row, job.cells[0].column) for job in found]
+
+
+def test_seeds_of_a_cell_are_one_job() -> None:
+    found = jobs(tiny())
+    assert [job.seeds for job in found] == [[0, 1]] * 5
+    assert len({out for job in found for out in job.outs}) == 10
+
+
+def test_cells_that_show_other_numbers_of_a_run_share_it() -> None:
+    columns = [{"id": "client"}, {"id": "server", "metric": "server_accuracy"}]
+    rows = [{"id": "fedavg", "method": "fedavg"}]
+    [job] = jobs(tiny(columns=columns, rows=rows, claims=[], paper_values={}, quick={}))
+    assert len(job.cells) == 4 and len(set(job.outs)) == 2
+
+
+def test_fine_tuning_rows_share_the_trained_model() -> None:
+    rows = [{"id": f"ft{n}", "method": "fedavg_ft", "set": {"method.ft_steps": n}} for n in (1, 2)]
+    rows += [{"id": "other", "method": "fedavg_ft", "set": {"method.lr": 0.7}}]
+    columns = [{"id": "even"}]
+    found = jobs(tiny(columns=columns, rows=rows, claims=[], paper_values={}, quick={}))
+    assert sorted(len(job.cells) for job in found) == [2, 4]
+
+
+def test_the_claim_that_is_cheapest_to_decide_comes_first() -> None:
+    claims = [
+        {"id": "dear", "says": "s", "kind": "best", "row": "fedavg"},
+        {"id": "cheap", "says": "s", "kind": "above", "row": "local", "value": 1,
+         "columns": ["even"]},
+    ]  # fmt: skip
+    found = jobs(tiny(claims=claims))
+    for job in found:
+        job.seconds = 10.0
+    order = names(planner.ordered(found, {}))
+    assert order[0] == ("local", "even")
+    assert order[-1] == ("prox", "even")  # of no claim, and not in the paper
+    first = names(planner.ordered(jobs(tiny(claims=claims, first=["skewed"])), {}))
+    assert {column for _, column in first[:2]} == {"skewed"}
+
+
+def test_decided_claims_need_nothing() -> None:
+    claims = [
+        {"id": "done", "says": "s", "kind": "above", "row": "fedavg", "value": 1,
+         "columns": ["even"]},
+        {"id": "open", "says": "s", "kind": "above", "row": "local", "value": 1,
+         "columns": ["even"]},
+    ]  # fmt: skip
+    values = {"tiny": {("fedavg", "even", "protocol"): {0: 50.0, 1: 51.0}}}
+    assert names(planner.ordered(jobs(tiny(claims=claims)), values))[0] == ("local", "even")
+
+
+def test_recorded_speed_is_used() -> None:
+    found = jobs(tiny())
+    config = found[0].cells[0].config
+    about: dict[str, Any] = {"device": "a processor"}
+    record = Record({}, config, {"seconds": 8.0}, about)
+    planner.estimate(found, [record], on_gpu=False)
+    assert found[0].measured and abs(found[0].seconds - 16.0) < 1e-9  # two seeds
+    planner.estimate(found, [record], on_gpu=True)  # says nothing about another machine
+    assert not found[0].measured
+    assert work(config | {"rounds": 6}) == 2 * work(config)
