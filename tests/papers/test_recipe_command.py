@@ -121,6 +121,8 @@ def test_a_stopped_recipe_goes_on(how: signal.Signals) -> None:
         if list(Path("runs/recipes").glob("*/checkpoint/*")):
             break
         time.sleep(0.01)
+    else:
+        raise AssertionError("the run under way was not saved")
     time.sleep(0.5)
     assert len(directory.read_events(going[0].parent)) > 5
     assert call("recipe", "tiny.yaml").exit_code == 0

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,8 +36,11 @@ class Told(Progress):
         self.total = 1
 
     def tell(self, event: str, **what: Any) -> None:
-        self.out.write(json.dumps({"event": event, **what}) + "\n")
-        self.out.flush()
+        with suppress(
+            BrokenPipeError
+        ):  # nobody listens any more: stdin ends too, and that is heard
+            self.out.write(json.dumps({"event": event, **what}) + "\n")
+            self.out.flush()
 
     def start(self, label: str, done: int, total: int, sent: int = 0) -> None:
         self.total = total
