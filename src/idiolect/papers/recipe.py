@@ -160,13 +160,18 @@ class Recipe(Checked):
         return {self.metric_of(row, column), *(c.metric for c in self.claims if c.metric)}
 
     def series_of(self, row: str, column: str) -> tuple[str, ...]:
-        """Series over rounds that are stored with a cell."""
+        """Series over rounds that are stored with a cell: those this recipe draws, and those that
+        others which share its runs draw."""
+        return tuple(dict.fromkeys([*self.series, *self.drawn_of(row, column)]))
+
+    def drawn_of(self, row: str, column: str) -> tuple[str, ...]:
+        """Series over rounds that a cell of this recipe cannot do without."""
         chart = self.shown
         drawn: tuple[str, ...] = ()
         if chart and (chart.x == "round" or chart.chart == "heatmap"):
             own = self.row(row).metric or self.column(column).metric
             drawn = (own.partition(":")[0],) if own and chart.x == "round" else _tuple(chart.y)
-        return tuple(dict.fromkeys([*self.series, *drawn]))
+        return drawn
 
     def shrunk(self) -> "Recipe":
         """The recipe with the cells of --quick only."""

@@ -81,7 +81,7 @@ class Results:
         for record in self._like(cell.config):
             if any(record.shown(metric) is MISSING for metric in wanted):
                 continue
-            if self._has_series(record, self.recipe.series_of(cell.row, cell.column)):
+            if self._has_series(record, self.recipe.drawn_of(cell.row, cell.column)):
                 return record
         return None
 
@@ -115,15 +115,15 @@ class Results:
             for found in other._like(cell.config):
                 wanted = self.recipe.numbers_of(cell.row, cell.column)
                 shown = {metric: found.shown(metric) for metric in sorted(wanted)}
-                kept = self.recipe.series_of(cell.row, cell.column)
-                if MISSING in shown.values() or not other._has_series(found, kept):
+                drawn = self.recipe.drawn_of(cell.row, cell.column)
+                if MISSING in shown.values() or not other._has_series(found, drawn):
                     continue
                 source = found.borrowed or other.recipe.name
                 record = Record(
                     shown, found.config, found.summary, found.machine, self.quick, source
                 )
                 with self._locked():
-                    if kept:
+                    if other.series_file(found).exists():
                         moments = round_series.read(other.series_file(found))
                         round_series.write(self.series_file(record), moments)
                     self._put([record])
