@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +125,17 @@ def clients_on_disk(folder: Path, clients: int) -> list[Client]:
 
 
 def served(
-    made: dict[str, Any], transport: LocalTransport, clients: int, **terms: Any
+    made: dict[str, Any],
+    transport: LocalTransport,
+    clients: int,
+    allow_code: Collection[str] = (),
+    **terms: Any,
 ) -> FederationServer:
     """A server once all its clients have come."""
     how = {"poll": 0.001, "timeout": 20.0, "patience": 5.0} | terms
     enrolment = Enrolment(FederationTerms(EXPERIMENT, clients, **how), transport)
     enrolment.wait_for(clients)
-    return FederationServer(made, enrolment)
+    return FederationServer(made, enrolment, allow_code)
 
 
 def assert_same_server(ours: FederationServer, theirs: Simulation, atol: float = 1e-9) -> None:

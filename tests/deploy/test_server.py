@@ -121,10 +121,14 @@ def test_given_values_of_frozen_layers_are_refused(tmp_path: Path) -> None:
     here = [Client(i, site_data(i), tmp_path / f"site{i}", model=name) for i in range(2)]
     transport = LocalTransport(here)
     data = site_data(0)
-    whole = models.build(made["model"], data.shape, data.classes, made["seed"]).state_dict()
+    mine = [name]
+    whole = models.build(made["model"], data.shape, data.classes, made["seed"], mine).state_dict()
     made["init"] = str(tmp_path / "start.safetensors")
     save_file(whole, made["init"])
-    assert served(made, transport, 2).step().arrived == [0, 1]  # the values the sites make too
+    assert served(made, transport, 2, mine).step().arrived == [
+        0,
+        1,
+    ]  # the values the sites make too
     save_file({n: v + 1 for n, v in whole.items()}, made["init"])
     with pytest.raises(UserError, match=r"gives the frozen layer 'first\.weight' other values"):
-        served(made, transport, 2)
+        served(made, transport, 2, mine)

@@ -267,6 +267,7 @@ def agree(kind: Callable[[], nn.Module], federation: Federation, **settings: Any
     loop = run(method, federation, net, 2, engine="loop")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="LSTM with projections")
         stacked = run(method, federation, net, 2, engine="stacked")
         captured = simulation(method, federation, net, 2)  # as on a GPU
         captured.engine.captured_steps = steps = CapturedSteps(captured.engine.samples)
@@ -281,6 +282,7 @@ def agree(kind: Callable[[], nn.Module], federation: Federation, **settings: Any
     assert_agree(loop, captured)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # PyTorch's, on a CPU
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_sequences(name: str) -> None:
     agree(SEQUENCES[name], IMAGES)

@@ -93,7 +93,11 @@ def test_inputs_are_normalised_once_if_there_is_room(monkeypatch: pytest.MonkeyP
         samples = sim.engine.samples
         monkeypatch.setattr(devices, "free_memory", lambda device, room=room: room)
         samples._prepared = False
+        samples._gathered = 0
         normalised.clear()
+        samples.prepare()
+        assert not normalised  # on a CPU it does not pay yet
+        samples._gathered = len(samples.x)
         for _ in range(2):
             samples.prepare()
         assert len(normalised) == expected

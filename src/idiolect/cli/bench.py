@@ -63,9 +63,14 @@ def bench(
     results: list[dict[str, Any]] = []
     failed: list[str] = []
 
+    unwritten: list[UserError] = []  # said at the end: what was measured is shown first
+
     def keep(*further: dict[str, Any]) -> None:
         found = [*results, *further]
-        _write(out, found[0] if name else found)
+        try:
+            _write(out, found[0] if name else found)
+        except UserError as error:
+            unwritten[:] = [error]
 
     for one in [name] if name else known:
         try:
@@ -84,6 +89,8 @@ def bench(
         screen.print_json(results[0] if name else results)
     for line in failed:
         print(f"error: {line}", file=sys.stderr)
+    if unwritten:
+        raise unwritten[0]
     if failed:
         raise typer.Exit(1)
 

@@ -68,10 +68,10 @@ class PaperTable:
         seeds = sorted({seed for cell in self.cells.values() for seed in cell.seeds})
         told = f"{PAPERS[self.recipe.paper]}, {self.recipe.title}. "
         if not seeds:
-            told += "Nothing was run yet. "
+            told += "Nothing was run yet; the numbers are the paper's."
         else:
             told += f"Ours: mean ± standard deviation over seeds ({_spans(seeds)}); "
-        told += "below it the paper's number."
+            told += "below it the paper's number."
         return f"{QUICK}. {told}" if self.quick else told
 
     def digits(self, metric: str) -> int:

@@ -5,7 +5,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from idiolect.core import record, tree
 from idiolect.core.method import Method, Server
@@ -82,6 +81,8 @@ class WorkCounter:
         self, method: Method, ids: list[int], round: int, down: Record, mine: Record
     ) -> tuple[Tensor, Tensor]:
         """FLOPs of `fit`, and how often the client's samples went through the network, `[K]`."""
+        from torch.utils.flop_counter import FlopCounterMode  # it imports Triton, which takes long
+
         flops, passes = [], []
         for k, i in enumerate(ids):
             local, self._seen = self._engine.local([i], round), 0
