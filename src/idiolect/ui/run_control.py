@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 from idiolect.errors import UserError
@@ -25,9 +26,10 @@ class RunControl:
         if going is not None and going.poll() is None:
             raise UserError(f"{run.name} is already being continued")
         self.logs.mkdir(parents=True, exist_ok=True)
-        with (self.logs / f"{run.name}.log").open("ab") as log:
+        # -P: a folder `idiolect` among somebody's runs is not the program.
+        with self._log(run).open("wb") as log:
             self._started[run] = subprocess.Popen(
-                [sys.executable, "-m", "idiolect", "resume", str(run)],
+                [sys.executable, "-P", "-m", "idiolect", "resume", str(run)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -39,5 +41,8 @@ class RunControl:
         going = self._started.get(run)
         if going is None or going.poll() in (None, 0, 130):
             return ""
-        lines = (self.logs / f"{run.name}.log").read_text("utf-8", "replace").strip().splitlines()
+        lines = self._log(run).read_text("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {going.returncode}"
+
+    def _log(self, run: Path) -> Path:
+        return self.logs / f"{sha256(str(run).encode()).hexdigest()[:16]}.log"
