@@ -84,6 +84,8 @@ def served(root: Path, logs: Path, **more: Any) -> Iterator[tuple[str, Any]]:
         page.close()
         server.should_exit = True
         thread.join(10)
+        for process in page.control.started.values():
+            process.wait(30)
 
 
 @contextmanager
