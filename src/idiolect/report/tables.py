@@ -3,7 +3,8 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,12 @@ COLUMNS = (
     ("method", "method", ""),
     ("accuracy", "accuracy %", "mean over clients, last round; ± over seeds"),
     ("protocol", "protocol %", "the number of the chosen protocol (cli.md); ± over seeds"),
-    ("best", "best %", "in the best round, chosen on validation data, on test data if none"),
+    (
+        "best",
+        "best %",
+        "in the round that is best on validation data (on test data if there is none); chosen on "
+        "validation data, it may lie below accuracy",
+    ),
     ("pooled", "pooled %", "weighted by test size, last round"),
     ("p10", "p10 %", "bottom decile of clients"),
     ("worst", "worst %", "worst client"),
@@ -41,20 +47,28 @@ LATEX = str.maketrans(
 )
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
+COLOURS = 7  # that people can tell apart
+LOCAL, FADED = COLOURS, COLOURS + 1  # greys
 LABELLED = 3  # settings written out in a row's label
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Runs that differ only in their seed."""
 
     label: str
     runs: list[Run]
-    number: int  # among the methods other than local; decides the colour, local is grey
+    colour: int = 0  # of the page's palette; LOCAL and FADED are greys
+    dash: int = 0  # tells lines of one colour apart
 
     @property
     def method(self) -> str:
         return self.runs[0].method
+
+    @cached_property
+    def accuracy(self) -> float | None:
+        """Mean over clients in the last round, mean over seeds."""
+        return _mean([run.summary["accuracy"]["last"]["mean"] for run in self.runs])
 
     def gains(self, found: Sequence[Run]) -> Iterator[tuple[Run, Run, dict[str, Any]]]:
         """Each run, the `local` run on the same clients, and what the clients win over it."""
@@ -71,12 +85,25 @@ def groups(found: Sequence[Run]) -> list[Group]:
     for run in found:
         by_setting.setdefault(settings.digest({**run.config, "seed": 0}), []).append(run)
     sets = sorted(by_setting.values(), key=lambda members: members[0].method != "local")
-    made: list[Group] = []
-    for members in sets:
-        label = _label(members[0], [other[0] for other in sets])
-        number = sum(group.method != "local" for group in made)
-        made.append(Group(label, sorted(members, key=lambda run: run.seed), number))
-    return made
+    made = [
+        Group(_label(m[0], [o[0] for o in sets]), sorted(m, key=lambda run: run.seed)) for m in sets
+    ]
+    return _coloured(made)
+
+
+def _coloured(made: Sequence[Group]) -> list[Group]:
+    """A colour each for as many methods as people can tell apart, the best ones; the others are
+    thin grey lines. `local` has a grey of its own, with another dash for each of its settings."""
+    others = [n for n, group in enumerate(made) if group.method != "local"]
+    alone = [n for n, group in enumerate(made) if group.method == "local"]
+    best = sorted(others, key=lambda n: -(made[n].accuracy or 0.0))[:COLOURS]
+    shown = [n for n in others if n in best]
+    return [
+        replace(group, colour=LOCAL, dash=alone.index(n))
+        if n in alone
+        else replace(group, colour=shown.index(n) if n in shown else FADED)
+        for n, group in enumerate(made)
+    ]
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
