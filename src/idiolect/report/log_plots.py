@@ -55,12 +55,14 @@ def _squares(arrays: Mapping[int, np.ndarray]) -> tuple[Figure, str]:
     at = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(int))
     shown = [numbers[n] for n in at]
     side = range(arrays[numbers[-1]].shape[0])
-    figure = heat_map(arrays[shown[-1]], range(arrays[shown[-1]].shape[1]), side, "client")
+    square = last.shape[0] == last.shape[1]
+    across = "client" if square else "column"
+    figure = heat_map(arrays[shown[-1]], range(arrays[shown[-1]].shape[1]), side, across)
     frames = [[rounded(row) for row in smaller(arrays[n])] for n in shown]
     figure |= {"rounds": shown, "frames": frames}
-    if last.shape[0] == last.shape[1]:
+    if square:
         figure["order"] = similar_first(last)
-    return figure, "rows and columns are clients"
+    return figure, "rows and columns are clients" if square else "rows are clients"
 
 
 def similar_first(values: np.ndarray) -> list[int]:
@@ -77,9 +79,7 @@ def similar_first(values: np.ndarray) -> list[int]:
     return [int(n) for n in leaves_list(linkage(apart, "average", optimal_ordering=True))]
 
 
-def heat_map(
-    cells: np.ndarray, columns: Sequence[int], rows: Sequence[int], across: str
-) -> Figure:
+def heat_map(cells: np.ndarray, columns: Sequence[int], rows: Sequence[int], across: str) -> Figure:
     """A picture of numbers; `columns` and `rows` are the rounds or clients they stand for."""
     data = {
         "type": "heatmap",

@@ -106,10 +106,9 @@ function draw(place) {
   if (first) pointAt(place);
 }
 
-function sortBy(head) {
+function sortBy(head, down) {
   const table = head.closest("table");
   const column = [...head.parentElement.children].indexOf(head);
-  const down = head.getAttribute("aria-sort") !== "descending";
   [...head.parentElement.children].forEach((other) => other.removeAttribute("aria-sort"));
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const value = (row) => row.children[column].dataset.value;
@@ -160,7 +159,10 @@ function showFigures(root, drawn) {
     figure.querySelectorAll("input").forEach((input) => input.addEventListener("input", () => draw(place)));
   });
   root.querySelectorAll("table.sortable thead button").forEach((button) => {
-    button.addEventListener("click", () => sortBy(button.closest("th")));
+    button.addEventListener("click", () => {
+      const head = button.closest("th");
+      sortBy(head, head.getAttribute("aria-sort") !== "descending");
+    });
   });
   const finder = root.querySelector("input.find");
   if (finder) finder.addEventListener("input", () => find(finder.value));

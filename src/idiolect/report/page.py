@@ -177,7 +177,7 @@ def _section(
 def _lateness(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
     """Rounds late, client by round, for the first seed of every method that had stragglers."""
     shown = []
-    for group in sets:
+    for group in (one for one in sets if one.colour != FADED):
         figure = log_plots.staleness(group.runs[0])
         if figure is not None:
             shown.append(_picture(figures, figure, group, "rounds late", "blank: not there"))
@@ -186,7 +186,7 @@ def _lateness(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
 
 def _logged(figures: list[dict[str, Any]], sets: Sequence[Group], squares: bool) -> str:
     shown = []
-    for group in sets:
+    for group in (one for one in sets if one.colour != FADED):
         for name, values in list(group.runs[0].matrices.items())[:MATRICES_SHOWN]:
             made = log_plots.matrix(values)
             if made is None or ("frames" in made[0] and not squares):

@@ -63,7 +63,8 @@ def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
     top = best_values(table, "accuracy", "best", "pooled", "p10", "worst", "gain")
     others, best = comparisons(sets), best_group(sets)
     lines = []
-    for row, group in zip(table, sets, strict=True):
+    ranked = sorted(zip(table, sets, strict=True), key=lambda pair: -(pair[1].accuracy or 0.0))
+    for row, group in ranked:
         line = []
         for (key, _, _), cell in zip(COLUMNS, cells(row), strict=True):
             if key == "method":
@@ -82,7 +83,7 @@ def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
         finder = '<input type="search" class="find" placeholder="find a method" aria-label="find">'
     return (
         f'<section><h2>Summary</h2><div class="controls">{finder}</div>'
-        f"{_table('summary', heads, lines)}"
+        f"{_table('summary', heads, lines, COLUMNS[1][1])}"
         f'<p class="note">{escape(marks + notes)}. Press a heading to sort by it.</p></section>'
     )
 
@@ -177,7 +178,7 @@ def how_to_repeat(found: Sequence[Run]) -> str:
 
 def _command(run: Run) -> str:
     """As it was given, without the folder that the program lay in."""
-    return re.sub(r"^\S*/(?=\S+)", "", str(run.env["command"]))
+    return re.sub(r"^(\S*/)?(__main__\.py|idiolect)(?=\s|$)", "idiolect", str(run.env["command"]))
 
 
 def _row_head(group: Group, text: str) -> str:
@@ -185,9 +186,11 @@ def _row_head(group: Group, text: str) -> str:
     return f'<th scope="row" data-value="{escape(text)}">{dot}{escape(text)}</th>'
 
 
-def _table(kind: str, heads: Sequence[tuple[str, str]], lines: Sequence[str]) -> str:
+def _table(kind: str, heads: Sequence[tuple[str, str]], lines: Sequence[str], by: str = "") -> str:
+    """`by`: the column whose largest values come first already."""
     head = "".join(
-        f'<th scope="col" title="{escape(what)}"><button type="button">{escape(text)}</button></th>'
+        f'<th scope="col" title="{escape(what)}"{_sorted_by(text == by)}>'
+        f'<button type="button">{escape(text)}</button></th>'
         for text, what in heads
     )
     return (
@@ -195,6 +198,10 @@ def _table(kind: str, heads: Sequence[tuple[str, str]], lines: Sequence[str]) ->
         f'<table class="{kind} sortable"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _sorted_by(this: bool) -> str:
+    return ' aria-sort="descending"' if this else ""
 
 
 def _by_client(group: Group) -> dict[int, float]:

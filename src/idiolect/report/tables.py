@@ -47,6 +47,10 @@ LATEX = str.maketrans(
 )
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
+# The columns of a narrow window, the one that says most first
+TELLING = ("accuracy", "gain", "harmed", "p10", "worst", "mb_up", "seconds_per_round", "best",
+           "protocol", "pooled", "mb_down")  # fmt: skip
+NARROWEST_NAME, GAP = 12, 3  # characters
 COLOURS = 7  # that people can tell apart
 LOCAL, FADED = COLOURS, COLOURS + 1  # greys
 LABELLED = 3  # settings written out in a row's label
@@ -215,21 +219,62 @@ def as_csv(table: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def terminal(table: Sequence[Row]) -> Any:
-    """A rich table; the best value of a column is bold."""
+def terminal(table: Sequence[Row], width: int | None = None) -> Any:
+    """A rich table; the best value of a column is bold. In a narrow window the columns that say
+    least are left out and long names are cut where they do not differ."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    texts = [cells(row) for row in table]
+    shown = _fitting(texts, width or 10_000)
+    used = sum(_widest(texts, n) + GAP for n in shown[1:])
+    names = distinct([line[0] for line in texts], max(NARROWEST_NAME, (width or 10_000) - used))
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for position, (_, heading, _) in enumerate(COLUMNS):
-        view.add_column(heading, justify="left" if position == 0 else "right")
+    for position in shown:
+        view.add_column(COLUMNS[position][1], justify="right" if position else "left", no_wrap=True)
     best = best_values(table, "accuracy", "protocol", "best", "pooled", "p10", "worst")
-    for row in table:
+    for row, name, line in zip(table, names, texts, strict=True):
         tops = [key in best and row[key] == best[key] for key, _, _ in COLUMNS]
-        line = zip(cells(row), tops, strict=True)
-        view.add_row(*(Text(cell, style="bold" if top else "") for cell, top in line))
+        parts = [name, *line[1:]]
+        view.add_row(*(Text(parts[n], style="bold" if tops[n] else "") for n in shown))
+    if len(shown) < len(COLUMNS):
+        left = ", ".join(COLUMNS[n][1] for n in range(len(COLUMNS)) if n not in shown)
+        view.caption, view.caption_justify = f"not shown in this width: {left}", "left"
     return view
+
+
+def _fitting(texts: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns that fit beside the names, by what they say."""
+    places = {key: n for n, (key, _, _) in enumerate(COLUMNS)}
+    room = width - min(_widest(texts, 0), max(NARROWEST_NAME, width // 3))
+    shown = [0]
+    for key in TELLING:
+        needed = _widest(texts, places[key]) + GAP
+        if needed > room:
+            break
+        room -= needed
+        shown.append(places[key])
+    return sorted(shown)
+
+
+def _widest(texts: Sequence[Sequence[str]], column: int) -> int:
+    return max(len(line) for line in (COLUMNS[column][1], *(line[column] for line in texts)))
+
+
+def distinct(names: Sequence[str], width: int) -> list[str]:
+    """Names no longer than `width`, cut in the middle, where they still differ; numbered if no cut
+    keeps them apart."""
+    if all(len(name) <= width for name in names):
+        return list(names)
+    for head in sorted(range(1, width - 1), key=lambda n: abs(n - width // 2)):
+        tail = width - 1 - head
+        cut = [n if len(n) <= width else f"{n[:head]}…{n[-tail:]}" for n in names]
+        if len(set(cut)) == len(set(names)):
+            return cut
+    known = list(dict.fromkeys(names))
+    ends = {name: f"…#{n + 1}" for n, name in enumerate(known)}
+    return [n if len(n) <= width else n[: width - len(ends[n])] + ends[n] for n in names]
 
 
 def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:

@@ -290,6 +290,10 @@ function refill(found) {
   made.innerHTML = found.html;
   const tables = made.querySelectorAll("table.summary tbody");
   document.querySelectorAll("#views table.summary tbody").forEach((old, n) => tables[n] && old.replaceWith(tables[n]));
+  const sorted = document.querySelector("#views table.summary th[aria-sort]");
+  if (sorted) sortBy(sorted, sorted.getAttribute("aria-sort") === "descending");
+  const verdict = made.querySelector(".verdict");
+  if (verdict) document.querySelector("#views .verdict").replaceWith(verdict);
   const notice = document.querySelector("#views > .notice");
   const later = made.querySelector(":scope > .notice");
   if (notice && later) notice.replaceWith(later); else if (notice) notice.remove();
