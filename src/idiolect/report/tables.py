@@ -263,10 +263,11 @@ def _widest(texts: Sequence[Sequence[str]], column: int) -> int:
 
 
 def distinct(names: Sequence[str], width: int) -> list[str]:
-    """Names no longer than `width`, cut in the middle, where they still differ; numbered if no cut
-    keeps them apart."""
+    """Names no longer than `width`: without the settings they share, then cut in the middle where
+    they still differ; numbered if no cut keeps them apart."""
     if all(len(name) <= width for name in names):
         return list(names)
+    names = [name if len(name) <= width else _what_differs(name, names) for name in names]
     for head in sorted(range(1, width - 1), key=lambda n: abs(n - width // 2)):
         tail = width - 1 - head
         cut = [n if len(n) <= width else f"{n[:head]}…{n[-tail:]}" for n in names]
@@ -275,6 +276,16 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
     known = list(dict.fromkeys(names))
     ends = {name: f"…#{n + 1}" for n, name in enumerate(known)}
     return [n if len(n) <= width else n[: width - len(ends[n])] + ends[n] for n in names]
+
+
+def _what_differs(name: str, names: Sequence[str]) -> str:
+    """`fedprox epochs=2 mu=0.1` among others with two epochs is `fedprox … mu=0.1`."""
+    first, *own = name.split(" ")
+    alike = [other.split(" ")[1:] for other in names if other.split(" ")[0] == first]
+    common = set(own).intersection(*alike) if len(set(map(tuple, alike))) > 1 else set()
+    words = [first, *("…" if word in common else word for word in own)]
+    kept = [word for n, word in enumerate(words) if word != "…" or words[n - 1] != "…"]
+    return " ".join(kept).removesuffix(" …")
 
 
 def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:
