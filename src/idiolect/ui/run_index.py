@@ -88,7 +88,7 @@ class RunIndex:
             held = held_locks()
             for entry in list(self.entries.values()):
                 stopped = entry.state == "stopped"
-                goes_on = stopped and (scans or _is_held(self.root / entry.id / ".lock", held))
+                goes_on = stopped and (scans or is_held(self.root / entry.id / ".lock", held))
                 if (entry.state == "running" or goes_on) and self._follow(entry, held):
                     changed.append(entry.id)
             if changed:
@@ -187,7 +187,7 @@ class RunIndex:
         except DAMAGE as error:
             self._refuse(entry, error)
             return True
-        entry.state = "running" if _is_held(folder / ".lock", held) else "stopped"
+        entry.state = "running" if is_held(folder / ".lock", held) else "stopped"
         if (folder / "summary.json").exists() and entry.state != "running":
             self._read(entry, held)
         pace = (entry.seconds or 0.0) / max(1, entry.round)
@@ -239,7 +239,7 @@ def held_locks() -> set[tuple[int, int]]:
     return held
 
 
-def _is_held(lock: Path, held: set[tuple[int, int]]) -> bool:
+def is_held(lock: Path, held: set[tuple[int, int]]) -> bool:
     try:
         about = lock.lstat()
     except OSError:

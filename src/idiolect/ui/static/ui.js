@@ -317,6 +317,10 @@ async function showRecipes() {
     make("p", { class: "lead" }, "Tables and figures of the papers: cells done, running, missing; verdicts on claims."),
     recipes.length ? make("div", { class: "board" }, ...cards) : make("p", {}, "There is no recipe to show."));
   view = { kind: "recipes" };
+  if (recipes.some((recipe) => recipe.counting)) {
+    const now = view;
+    setTimeout(() => { if (view === now) showRecipes().catch(fail); }, 1500);
+  }
 }
 
 async function showSites(id) {
@@ -371,6 +375,7 @@ function listen() {
     if (!view) return;
     if (view.kind === "runs") updateRuns(changed);
     if (view.kind === "report") updateReport(changed).catch(fail);
+    if (view.kind === "recipes") showRecipes().catch(fail);
     if (view.kind === "sites") showSites(view.id).catch(fail);
   };
 }
