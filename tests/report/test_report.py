@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 
 from idiolect import report
 from idiolect.errors import UserError
+from idiolect.report import log_plots, tables
 from idiolect.report import page as page_module
-from idiolect.report import plots, tables
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import FakeSimulation, N, build, resolved
 
@@ -167,13 +167,13 @@ def test_folders_without_runs(tmp_path: Path) -> None:
 
 
 def test_matrices_of_every_shape() -> None:
-    square = plots.matrix({3: torch.rand(300, 300)})
-    assert square is not None and len(square[0]["data"][0]["z"]) == plots.LARGEST_MATRIX
-    vector = plots.matrix({1: torch.rand(6), 2: torch.rand(6)})
+    square = log_plots.matrix({3: torch.rand(300, 300)})
+    assert square is not None and len(square[0]["data"][0]["z"]) == log_plots.LARGEST_MATRIX
+    vector = log_plots.matrix({1: torch.rand(6), 2: torch.rand(6)})
     assert vector is not None and len(vector[0]["data"][0]["z"]) == 6
-    scalar = plots.matrix({1: torch.tensor(0.5), 2: torch.tensor(float("nan"))})
+    scalar = log_plots.matrix({1: torch.tensor(0.5), 2: torch.tensor(float("nan"))})
     assert scalar is not None
-    assert plots.matrix({1: torch.rand(2, 3, 4)}) is None
+    assert log_plots.matrix({1: torch.rand(2, 3, 4)}) is None
 
 
 SCRIPT = '<script>alert("x")</script>'
@@ -244,7 +244,10 @@ def test_foreign_names_do_nothing_in_any_output(folder: Path, tmp_path: Path) ->
     assert r"\input" not in latex and r"\textbackslash{}input\{" in latex and "$x" not in latex
     markdown = report.render(found, "md")
     assert "<b>" not in markdown and r"\[a\]" in markdown and r"\`c\`" in markdown
-    assert all(line.count("|") - line.count(r"\|") == 12 for line in markdown.splitlines())
+    assert all(
+        line.count("|") - line.count(r"\|") == len(tables.COLUMNS) + 1
+        for line in markdown.splitlines()
+    )
     screen = io.StringIO()
     Console(file=screen, width=300).print(report.terminal(report.rows(found)))
     assert "\x1b" not in screen.getvalue() and r"\x1b[31m" in screen.getvalue()

@@ -1,6 +1,8 @@
 """`idiolect report`: tables and one HTML page from run directories."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,7 @@ commands = typer.Typer()
         "idiolect report runs/fedas-digits-dirichlet-seed0",
         "idiolect report runs/compare-digits-dirichlet -o report.html",
         "idiolect report runs/a runs/b --format md",
+        "idiolect report runs/a runs/b --figure accuracy.pdf",
     )
 )
 def report(
@@ -32,6 +35,11 @@ def report(
     form: Annotated[
         str | None, typer.Option("--format", help="terminal, md, csv, latex or html.")
     ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(parser=as_path, help="Accuracy over rounds for a paper: .pdf, .svg or .png."),
+    ] = None,
+    serif: Annotated[bool, typer.Option("--serif", help="--figure with serifs.")] = False,
     as_json: Json = False,
 ) -> None:
     """Tables and one self-contained HTML page from run directories, finished or not."""
@@ -43,6 +51,13 @@ def report(
     if form not in (*reports.FORMATS, "terminal"):
         raise did_you_mean(form, (*reports.FORMATS, "terminal"), "format")
     found = reports.find(paths)
+    if figure is not None:
+        from idiolect.report.paper_plot import write_figure
+
+        with writing(figure):
+            write_figure(found, figure, serif)
+        if out is None and form == "terminal" and not as_json:
+            return
     if as_json:
         screen.print_json(reports.rows(found))
     elif form == "terminal" and out is None:
@@ -54,8 +69,14 @@ def report(
         return
     target = out or (Path("report.html") if form == "html" else None)
     if target is not None:
-        try:
+        with writing(target):
             reports.write(found, target, form)
-        except OSError as error:
-            raise UserError(f"cannot write {target}: {error.strerror}") from None
-        print(f"report: {target}", file=sys.stderr)
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}") from None
+    print(f"report: {target}", file=sys.stderr)

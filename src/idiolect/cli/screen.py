@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from idiolect.core.text import one_line
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from idiolect.report import Run
+
+WIDE = 200  # columns of a pipe or file
+OPTIONS_FROM = 120  # columns: a narrower window has no room for the options of methods
 
 
 def print_table(found: "Sequence[Run]") -> None:
@@ -18,7 +23,7 @@ def print_table(found: "Sequence[Run]") -> None:
     from idiolect import report as reports
 
     table = reports.rows(found)
-    print_view(reports.terminal(table))
+    print_view(reports.terminal(table, console().width))
     if len(table) > 1 and all(row["gain"] is None for row in table):
         print("no gain column: add `local` to see what clients win over training alone")
 
@@ -38,7 +43,12 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
         options = ", ".join(option["name"] for option in entry.get("options", ()))
         told = (str(entry[key] or "–") for key in extra)
         rows.append([entry["name"], entry["what"], *told, options])
-    _print_grid(("name", "what", *extra, "options"), rows)
+    heads = ("name", "what", *extra, "options")
+    if narrow := console().width < OPTIONS_FROM:
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    _print_grid(heads, rows)
+    if narrow and any(entry.get("options") for entry in entries):
+        print(f"options: `idiolect list {kind} --json`, or a window of {OPTIONS_FROM} columns")
 
 
 def print_federation(about: dict[str, Any], as_json: bool) -> None:
@@ -90,12 +100,18 @@ def _print_grid(
 
 
 def print_view(view: Any) -> None:
+    console().print(view)
+
+
+def console() -> "Console":
+    """A pipe or file has no width of its own: a table is not folded there, unless COLUMNS says so.
+    NO_COLOR is respected by rich."""
     from rich.console import Console
 
-    # A pipe or file has no width of its own: never fold a table there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.on_broken_pipe = _closed  # type: ignore[method-assign]
-    console.print(view)
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    made = Console(highlight=False, width=None if told else WIDE)
+    made.on_broken_pipe = _closed  # type: ignore[method-assign]
+    return made
 
 
 def _closed() -> None:

@@ -33,7 +33,8 @@ def ui(
     ] = None,
     key: Annotated[Path | None, typer.Option(parser=as_path, help="Its private key (PEM).")] = None,
     results: Annotated[
-        Path | None, typer.Option(parser=as_path, help="Folder of recipe results.")
+        Path | None,
+        typer.Option(parser=as_path, help="Folder of recipe results (results)."),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:

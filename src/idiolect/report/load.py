@@ -1,7 +1,9 @@
 """Run directories as reports see them, finished or not."""
 
+import json
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from idiolect.core.text import shortened
 from idiolect.errors import UserError
 from idiolect.runs import run_files
 from idiolect.runs.directory import read_config, read_events
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.recorder import summarise
+
+LARGEST_JOURNAL = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,23 @@ class Run:
     @property
     def seed(self) -> int:
         return int(self.config["seed"])
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """What the sites of a real federation are called."""
+        found: dict[int, str] = {}
+        try:
+            with (self.path / "flower" / "journal.jsonl").open("rb") as file:
+                lines = file.read(LARGEST_JOURNAL).splitlines()
+        except OSError:
+            return found
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                about = json.loads(line)
+                told = about.get("name") if isinstance(about, dict) else None
+                if isinstance(told, str) and isinstance(about.get("client"), int):
+                    found[about["client"]] = shortened(told, 60)
+        return found
 
     @cached_property
     def matrices(self) -> dict[str, dict[int, torch.Tensor]]:

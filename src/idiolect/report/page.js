@@ -31,17 +31,59 @@ function painted(value, key) {
   return `rgba(${r},${g},${b},${colour[2]})`;
 }
 
-function draw(place) {
-  const figure = figures[place.dataset.figure];
-  const control = place.closest("section").querySelector("input.band");
-  const banded = !control || control.checked;
-  const data = painted(figure.data)
-    .filter((trace) => banded || !trace.band)
-    .map((trace) => {
-      const { band, ...rest } = trace;
-      if (!banded) delete rest.fill;
-      return rest;
+let found = ""; // what is searched for: its lines are drawn bold, the others thin
+
+function shownTraces(place, figure) {
+  const section = place.closest("section, figure");
+  const off = [...section.querySelectorAll("input.band:not(:checked)")].map((box) => box.value);
+  return painted(figure.data)
+    .filter((trace) => !off.includes(trace.band))
+    .map(({ band, group, ...trace }) => {
+      const hit = found && group && group.toLowerCase().includes(found);
+      if (hit && trace.line && !band) {
+        const named = { ...trace.line, width: 4, color: trace.showlegend ? trace.line.color : css("--accent") };
+        return { ...trace, line: named, showlegend: true };
+      }
+      return found && group ? { ...trace, opacity: 0.25 } : trace;
     });
+}
+
+function inOrder(place, figure) {
+  // A client × client log: the round of the slider, and similar clients together if wanted.
+  if (!figure.frames) return figure;
+  const box = place.closest("figure");
+  const slider = box.querySelector("input.round");
+  const at = slider ? Number(slider.value) : 0;
+  if (slider) box.querySelector("output").textContent = figure.rounds[at];
+  const ordered = figure.order && box.querySelector("input.order").checked;
+  const [trace] = figure.data;
+  if (!ordered) return { ...figure, data: [{ ...trace, z: figure.frames[at] }] };
+  const named = figure.order.map((n) => "client " + trace.y[n]);
+  const z = figure.order.map((row) => figure.order.map((column) => figure.frames[at][row][column]));
+  const layout = { ...figure.layout };
+  for (const name of ["xaxis", "yaxis"]) layout[name] = { ...layout[name], type: "category", nticks: 10 };
+  return { data: [{ ...trace, z, x: named, y: named }], layout };
+}
+
+function pointAt(place) {
+  // Under the pointer a line is bold; in a crowd of grey lines that is how one finds its own.
+  place.on("plotly_hover", ({ points }) => {
+    if (points.length !== 1 || !points[0].data.line) return;
+    const number = points[0].curveNumber;
+    place.dataset.pointed = number;
+    Plotly.restyle(place, { "line.width": 4 }, [number]);
+  });
+  place.on("plotly_unhover", () => {
+    if (place.dataset.pointed === undefined) return;
+    const number = Number(place.dataset.pointed);
+    delete place.dataset.pointed;
+    if (place.data[number]) Plotly.restyle(place, { "line.width": place.widths[number] }, [number]);
+  });
+}
+
+function draw(place) {
+  const figure = inOrder(place, figures[place.dataset.figure]);
+  const data = shownTraces(place, figure);
   const axis = {
     gridcolor: css("--rule"), linecolor: css("--rule"), zerolinecolor: css("--soft"),
     zeroline: false, automargin: true, ticks: "", title: { standoff: 10, font: { size: 13 } },
@@ -51,14 +93,41 @@ function draw(place) {
     ...axis, ...own[name], title: { ...axis.title, ...(own[name] || {}).title },
   });
   const layout = {
-    ...own, xaxis: merged("xaxis"), yaxis: merged("yaxis"),
+    ...own, xaxis: merged("xaxis"), yaxis: merged("yaxis"), uirevision: "same",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: css("--ink") },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: { l: 56, r: 16, t: 12, b: 48 },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hoverlabel: { bgcolor: css("--card"), bordercolor: css("--rule"), font: { color: css("--ink") } },
   };
+  const first = !place.data;
   Plotly.react(place, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
+  place.widths = data.map((trace) => (trace.line || {}).width);
+  if (first) pointAt(place);
+}
+
+function sortBy(head, down) {
+  const table = head.closest("table");
+  const column = [...head.parentElement.children].indexOf(head);
+  [...head.parentElement.children].forEach((other) => other.removeAttribute("aria-sort"));
+  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const value = (row) => row.children[column].dataset.value;
+  const number = (text) => (text === "" ? -Infinity : Number(text));
+  const rows = [...table.tBodies[0].rows].sort((one, other) => {
+    const [a, b] = [value(one), value(other)];
+    const order = Number.isNaN(number(a)) || Number.isNaN(number(b))
+      ? String(b).localeCompare(String(a)) : number(a) - number(b);
+    return down ? -order : order;
+  });
+  table.tBodies[0].append(...rows);
+}
+
+function find(text) {
+  found = text.trim().toLowerCase();
+  document.querySelectorAll("table.summary tbody tr").forEach((row) => {
+    row.hidden = found !== "" && !row.cells[0].textContent.toLowerCase().includes(found);
+  });
+  drawAll();
 }
 
 function drawAll() {
@@ -72,6 +141,7 @@ function drawAll() {
 
 function showFigures(root, drawn) {
   figures = drawn;
+  found = "";
   root.querySelectorAll("section").forEach((section) => {
     const buttons = [...section.querySelectorAll(".tabs button")];
     const places = [...section.querySelectorAll(".plot[data-figure]")];
@@ -80,9 +150,22 @@ function showFigures(root, drawn) {
       places.forEach((place, n) => { place.hidden = n !== chosen; });
       draw(places[chosen]);
     }));
-    const band = section.querySelector("input.band");
-    if (band) band.addEventListener("change", () => places.filter((p) => !p.hidden).forEach(draw));
+    section.querySelectorAll("input.band").forEach((box) => box.addEventListener("change", () => {
+      places.filter((place) => !place.hidden).forEach(draw);
+    }));
   });
+  root.querySelectorAll("figure").forEach((figure) => {
+    const place = figure.querySelector(".plot");
+    figure.querySelectorAll("input").forEach((input) => input.addEventListener("input", () => draw(place)));
+  });
+  root.querySelectorAll("table.sortable thead button").forEach((button) => {
+    button.addEventListener("click", () => {
+      const head = button.closest("th");
+      sortBy(head, head.getAttribute("aria-sort") !== "descending");
+    });
+  });
+  const finder = root.querySelector("input.find");
+  if (finder) finder.addEventListener("input", () => find(finder.value));
   drawAll();
 }
 

@@ -1,22 +1,24 @@
 """One self-contained HTML page: tables, figures and settings, readable without a network."""
 
 import json
-import time
+import re
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
-from html import escape as escape_html
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
-from idiolect.report import plots
+from idiolect.report import log_plots, page_tables, plots
 from idiolect.report.load import Run
-from idiolect.report.tables import COLUMNS, Group, Row, best_values, cells, groups, rows
-from idiolect.runs import config as settings
+from idiolect.report.page_tables import escape
+from idiolect.report.tables import COLOURS, FADED, Group, groups, rows
+from idiolect.report.verdict import verdict
 
+TITLED = 4  # methods named in the title
 MATRICES_SHOWN = 4  # per method; the rest is in matrices.safetensors
 
 
@@ -38,49 +40,63 @@ def page(found: Sequence[Run], title: str | None = None) -> str:
 
 
 def heading(found: Sequence[Run]) -> str:
-    return "Idiolect: " + ", ".join(group.label for group in groups(found))
+    """`Idiolect: local, fedavg and 5 more`: methods, not every setting of a sweep."""
+    settings_of = Counter(group.method for group in groups(found))
+    names = [
+        f"{one_line(name)} ({count} settings)" if count > 1 else one_line(name)
+        for name, count in settings_of.items()
+    ]
+    more = len(names) - TITLED
+    return "Idiolect: " + ", ".join(names[:TITLED]) + (f" and {more} more" if more > 0 else "")
 
 
-def views(found: Sequence[Run]) -> tuple[str, list[dict[str, Any]]]:
-    """Everything below the title: HTML, and the figures that its `data-figure` numbers name."""
+def views(found: Sequence[Run], squares: bool = True) -> tuple[str, list[dict[str, Any]]]:
+    """Everything below the title: HTML, and the figures that its `data-figure` numbers name.
+    `squares`: with client × client matrices, which the live page draws by itself."""
     sets = groups(found)
     figures: list[dict[str, Any]] = []
+    many = sum(group.colour == FADED for group in sets)
+    grey = f" The best {COLOURS} are coloured; point at a grey line for its name." if many else ""
     body = [
-        f'<p class="lead">{escape(_about(found))}</p>',
-        _unfinished(found),
-        _summary(rows(found), sets),
+        f'<p class="verdict">{escape(verdict(sets, found))}</p>',
+        f'<p class="lead">{escape(page_tables.about(found))}</p>',
+        page_tables.unfinished(found),
+        page_tables.summary(rows(found), sets),
         _section(
             figures,
-            "Accuracy over rounds",
-            "Mean over clients; the shaded band reaches down to the bottom decile (p10). Before: "
-            "the model a round delivers. After: the one a client holds after its own training.",
+            "Accuracy over rounds, traffic and time",
+            "Mean over clients and seeds. Delivered: the model a round delivers. After: the one a "
+            "client holds after its own training. Methods that send nothing are level lines."
+            + grey,
             [
-                ("before local training", plots.accuracy_over_rounds(sets, "accuracy")),
-                ("after local training", plots.accuracy_over_rounds(sets, "accuracy_after")),
+                ("rounds, delivered", plots.accuracy_over_rounds(sets, "accuracy")),
+                ("rounds, after", plots.accuracy_over_rounds(sets, "accuracy_after")),
+                ("megabytes", plots.accuracy_over_bytes(sets)),
+                ("seconds", plots.accuracy_over_seconds(sets)),
             ],
-            band=True,
         ),
         _section(
             figures,
             "Who gains, who is harmed",
             "Each client against the same client trained alone, last round. Below zero (or below "
-            "the diagonal) collaboration harmed it. Few test samples make this coarse.",
+            "the diagonal) collaboration harmed it. Few test samples make this coarse." + grey,
             [
                 ("sorted gains", plots.gain_curves(sets, found)),
                 ("client by client", plots.local_scatter(sets, found)),
             ],
             missing="No <code>local</code> run on the same clients is in this report.",
         ),
+        page_tables.clients(sets, found),
         _section(
             figures,
-            "Accuracy for the traffic",
-            "Mean accuracy against all bytes sent so far. Methods that send nothing are level "
-            "lines.",
-            [("", plots.bytes_and_accuracy(sets))],
-            missing="Nothing was sent.",
+            "Training loss",
+            "As local training reports it, mean over the clients of a round and over seeds.",
+            [("", plots.training_loss(sets))],
         ),
-        _matrices(figures, sets),
-        _settings(found),
+        _lateness(figures, sets),
+        _logged(figures, sets, squares),
+        page_tables.what_was_done(sets),
+        page_tables.how_to_repeat(found),
     ]
     return "\n".join(body), figures
 
@@ -107,11 +123,6 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def escape(text: str) -> str:
-    """Text from a run's files as HTML; line breaks stay, other control characters are shown."""
-    return escape_html("\n".join(map(one_line, text.split("\n"))))
-
-
 def plotly_script() -> str:
     try:
         from plotly.offline import get_plotlyjs
@@ -121,69 +132,13 @@ def plotly_script() -> str:
         ) from None
     # Browsers read every line end as one; the policy's hash is of what they read.
     script = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+    # Styles of maps, which no figure here is: the page's policy refuses styles it does not know.
+    script = re.sub(r"'\.maplibregl-map\{(?:[^'\\]|\\.)*'", "''", script)
     return script.replace("</script", "<\\/script")
 
 
 def _text(name: str) -> str:
     return files("idiolect.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _about(found: Sequence[Run]) -> str:
-    config, summary = found[0].config, found[0].summary
-    seeds = sorted({run.seed for run in found})
-    parts = [
-        f"{_named(config['data'])}, {_named(config['split'])}",
-        f"{summary['clients']} clients",
-        f"model {config['model'].get('name', 'default')}",
-        f"{max(run.summary['rounds'] for run in found)} rounds",
-        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
-        time.strftime("%d %B %Y"),
-    ]
-    if any(run.config[key] != config[key] for run in found for key in ("data", "split", "model")):
-        parts = [f"{len(found)} runs with different settings", parts[-1]]
-    return " · ".join(parts)
-
-
-def _named(section: dict[str, Any]) -> str:
-    """`dirichlet (alpha 0.1)`: the name and the one option that says most."""
-    telling = [key for key in ("alpha", "k", "classes", "shards") if section.get(key) is not None]
-    more = ", ".join(f"{key} {section[key]}" for key in telling[:2])
-    return f"{section['name']} ({more})" if more else str(section["name"])
-
-
-def _unfinished(found: Sequence[Run]) -> str:
-    late = [run for run in found if not run.finished]
-    if not late:
-        return ""
-    items = [
-        escape(f"{run.path.name} (round {run.summary['rounds']} of {run.config['rounds']})")
-        for run in late
-    ]
-    return f'<p class="notice">Not finished yet: {", ".join(items)}.</p>'
-
-
-def _summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
-    best = best_values(table, "accuracy", "best", "pooled", "p10", "worst", "gain")
-    head = "".join(
-        f'<th scope="col" title="{escape(what)}">{escape(text)}</th>' for _, text, what in COLUMNS
-    )
-    lines = []
-    for row, group in zip(table, sets, strict=True):
-        line = []
-        for (key, _, _), cell in zip(COLUMNS, cells(row), strict=True):
-            if key == "method":
-                dot = f'<i class="dot" data-colour="{plots.colour(group)[1:]}"></i>'
-                line.append(f'<th scope="row">{dot}{escape(cell)}</th>')
-                continue
-            top = len(table) > 1 and key in best and row[key] == best[key]
-            line.append(f"<td{' class=top' if top else ''}>{escape(cell)}</td>")
-        lines.append(f"<tr>{''.join(line)}</tr>")
-    notes = "; ".join(f"{text}: {what}" for _, text, what in COLUMNS if what)
-    return (
-        '<section><h2>Summary</h2><div class="scroll"><table class="summary"><thead><tr>'
-        f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-        f'<p class="note">{escape(notes)}.</p></section>'
-    )
 
 
 def _section(
@@ -192,7 +147,6 @@ def _section(
     note: str,
     tabs: Sequence[tuple[str, plots.Figure | None]],
     missing: str = "Nothing was measured yet.",
-    band: bool = False,
 ) -> str:
     drawn = [(name, figure) for name, figure in tabs if figure is not None]
     if not drawn:
@@ -204,47 +158,68 @@ def _section(
         chosen.append(f'<button type="button" aria-pressed="{pressed}">{escape(name)}</button>')
         figures.append(figure)
     controls = f'<div class="tabs">{"".join(chosen)}</div>' if len(drawn) > 1 else ""
-    if band:
-        few = sum(not trace.get("band") for trace in drawn[0][1]["data"]) <= 3
-        checked = " checked" if few else ""
-        controls += f'<label><input type="checkbox" class="band"{checked}> p10 band</label>'
+    traces = [trace for _, figure in drawn for trace in figure["data"]]
+    few = len({trace.get("group") for trace in traces}) <= 3
+    for kind, words, checked in (
+        ("seeds", "± 1 standard deviation over seeds", True),
+        ("p10", "down to the bottom decile (p10)", few),
+    ):
+        if any(trace.get("band") == kind for trace in traces):
+            on = " checked" if checked else ""
+            box = f'<input type="checkbox" class="band" value="{kind}"{on}>'
+            controls += f"<label>{box} {words}</label>"
     return (
         f'<section><h2>{title}</h2><p class="note">{note}</p>'
         f'<div class="controls">{controls}</div>{"".join(places)}</section>'
     )
 
 
-def _matrices(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
+def _lateness(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
+    """Rounds late, client by round, for the first seed of every method that had stragglers."""
     shown = []
-    for group in sets:
+    for group in (one for one in sets if one.colour != FADED):
+        figure = log_plots.staleness(group.runs[0])
+        if figure is not None:
+            shown.append(_picture(figures, figure, group, "rounds late", "blank: not there"))
+    return _grid("Who answered late", "How many rounds old a client's work was on arrival.", shown)
+
+
+def _logged(figures: list[dict[str, Any]], sets: Sequence[Group], squares: bool) -> str:
+    shown = []
+    for group in (one for one in sets if one.colour != FADED):
         for name, values in list(group.runs[0].matrices.items())[:MATRICES_SHOWN]:
-            made = plots.matrix(values)
-            if made is None:
+            made = log_plots.matrix(values)
+            if made is None or ("frames" in made[0] and not squares):
                 continue
-            figure, note = made
-            shown.append(
-                f"<figure><figcaption><b>{escape(group.label)}</b> {escape(name)} "
-                f"<span>{escape(note)}</span></figcaption>"
-                f'<div class="plot square" data-figure="{len(figures)}"></div></figure>'
-            )
-            figures.append(figure)
-    if not shown:
-        return ""
+            shown.append(_picture(figures, made[0], group, name, made[1]))
+    note = "Aggregation weights, similarities and the like, first seed; absent clients are blank."
+    return _grid("What the methods logged", note, shown)
+
+
+def _picture(
+    figures: list[dict[str, Any]], figure: plots.Figure, group: Group, name: str, note: str
+) -> str:
+    controls = ""
+    if len(rounds := figure.get("rounds", ())) > 1:
+        controls = (
+            f'<label>round <output>{rounds[-1]}</output> <input type="range" class="round" min="0" '
+            f'max="{len(rounds) - 1}" value="{len(rounds) - 1}"></label>'
+        )
+    if "order" in figure:
+        controls += '<label><input type="checkbox" class="order"> similar clients together</label>'
+    place = f'<div class="plot square" data-figure="{len(figures)}"></div>'
+    figures.append(figure)
     return (
-        '<section><h2>What the methods logged</h2><p class="note">Aggregation weights, '
-        f'similarities and the like, first seed.</p><div class="grid">{"".join(shown)}</div>'
-        "</section>"
+        f"<figure><figcaption><b>{escape(group.label)}</b> {escape(name)} "
+        f'<span>{escape(note)}</span></figcaption><div class="controls">{controls}</div>'
+        f"{place}</figure>"
     )
 
 
-def _settings(found: Sequence[Run]) -> str:
-    blocks = []
-    for run in found:
-        shown = ("command", "started", "device_name", "platform", "commit", "packages")
-        env = {key: run.env[key] for key in shown if run.env.get(key)}
-        blocks.append(
-            f"<details><summary>{escape(str(run.path))}</summary>"
-            f"<pre>{escape(settings.dump(run.config))}</pre>"
-            f"<pre>{escape(settings.dump(env))}</pre></details>"
-        )
-    return f"<section><h2>Settings</h2>{''.join(blocks)}</section>"
+def _grid(title: str, note: str, shown: Sequence[str]) -> str:
+    if not shown:
+        return ""
+    return (
+        f'<section><h2>{title}</h2><p class="note">{note}</p>'
+        f'<div class="grid">{"".join(shown)}</div></section>'
+    )

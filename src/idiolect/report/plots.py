@@ -1,36 +1,70 @@
 """The report's figures as plain Plotly specifications (dicts), so that the page decides on colours.
 
 A colour is written `$3` (the fourth series) or `$3@0.1` (the same, 10 % opaque); the page fills in
-the light or dark palette.
+the light or dark palette. A trace with `band` is drawn only while that band is wanted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from idiolect.report.load import Run
-from idiolect.report.tables import Group
+from idiolect.report.tables import FADED, Group
 from idiolect.simulation import metrics
 
 Figure = dict[str, Any]
+Event = dict[str, Any]
 
-COLOURS, GREY = 7, 7
-DASHES = ("solid", "dash", "dot", "dashdot")
-LARGEST_MATRIX = 200  # cells a side; larger ones are averaged down
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SENT = "MB sent so far, up and down, all clients"
+SECONDS = "seconds of computation so far, evaluation included"
 
 
 def accuracy_over_rounds(groups: Sequence[Group], key: str) -> Figure | None:
-    """Mean over clients per round; the band reaches down to the bottom decile."""
+    """Mean over clients and seeds; bands: the spread over seeds, and down to the bottom decile."""
+    return _curves(groups, key, "round", lambda event: 1.0)
+
+
+def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
+    """The same against everything sent so far; what sends nothing is a level line."""
+
+    def sent(event: Event) -> float:
+        return (event["bytes_up"] + event["bytes_down"]) / 1e6
+
+    quiet = [g for g in groups if not any(sent(e) for run in g.runs for e in run.events)]
+    figure = _curves([g for g in groups if g not in quiet], "accuracy", SENT, sent)
+    if figure is None:
+        return None
+    reach = max(trace["x"][-1] for trace in figure["data"])
+    for group in quiet:
+        _, mean = _over_rounds(group, "accuracy", "mean")
+        if len(mean):
+            level = round(float(mean[:, -1].mean()), 3)
+            figure["data"].append(_line(group, [0, reach], [level, level], width=1.5))
+    return figure
+
+
+def accuracy_over_seconds(groups: Sequence[Group]) -> Figure | None:
+    return _curves(groups, "accuracy", SECONDS, lambda event: float(event["seconds"]))
+
+
+def training_loss(groups: Sequence[Group]) -> Figure | None:
+    """The loss that local training reports, mean over seeds."""
     data: list[Figure] = []
     for group in groups:
-        rounds, mean = _curve(group, key, "mean")
-        _, p10 = _curve(group, key, "p10")
-        if not rounds:
-            continue
-        data.append(_line(group, rounds, p10, band=True, width=0))
-        data.append(_line(group, rounds, mean, fill="tonexty", fillcolor=f"{colour(group)}@0.10"))
-    return _figure(data, "round", "accuracy, %", hover="x unified") if data else None
+        seeds = [
+            {e["round"]: e["train_loss"] for e in run.events if _is_number(e.get("train_loss"))}
+            for run in group.runs
+        ]
+        rounds = sorted(set.intersection(*map(set, seeds)))
+        if rounds:
+            y = [_rounded(float(np.mean([seed[n] for seed in seeds]))) for n in rounds]
+            data.append(_line(group, rounds, y, hovertemplate="%{y:.4g}"))
+    figure = _figure(data, "round", "training loss", _hover(groups)) if data else None
+    if figure:
+        figure["layout"]["yaxis"]["rangemode"] = "tozero"
+    return figure
 
 
 def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
@@ -40,19 +74,20 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
         gains: list[tuple[float, str]] = []
         for run, _, gain in group.gains(found):
             pairs = zip(gain["per_client"], gain["clients"], strict=True)
-            gains += [(100 * value, f"client {k}, seed {run.seed}") for value, k in pairs]
+            gains += [(100 * value, who(run, k)) for value, k in pairs]
         if not gains:
             continue
         gains.sort(reverse=True)
         share = [round(100 * (n + 0.5) / len(gains), 2) for n in range(len(gains))]
         trace = _line(group, share, [round(value, 2) for value, _ in gains], width=1.5)
-        hover = "%{text}<br>%{y:+.1f} points<extra>" + _plain(group.label) + "</extra>"
-        trace |= {"mode": "lines+markers", "marker": {"size": 5, "color": colour(group)}}
-        data.append(trace | {"text": [who for _, who in gains], "hovertemplate": hover})
+        hover = "%{text}<br>%{y:+.1f} points<extra>" + plain(group.label) + "</extra>"
+        if group.colour != FADED:
+            trace |= {"mode": "lines+markers", "marker": {"size": 5, "color": colour(group)}}
+        data.append(trace | {"text": [plain(name) for _, name in gains], "hovertemplate": hover})
     if not data:
         return None
     figure = _figure(data, "share of clients, %", "gain over local, points")
-    figure["layout"]["yaxis"]["zeroline"] = True
+    figure["layout"]["yaxis"] |= {"zeroline": True, **_without_outliers(data)}
     return figure
 
 
@@ -60,126 +95,142 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
     """Each client's accuracy under local training and under the method."""
     data: list[Figure] = []
     for group in groups:
-        x, y, who = [], [], []
+        x, y, names = [], [], []
         for run, local, _ in group.gains(found):
             theirs = metrics.client_accuracy(local.table)
             for client, (value, size) in metrics.client_accuracy(run.table).items():
                 x.append(round(100 * theirs[client][0], 2))
                 y.append(round(100 * value, 2))
-                who.append(f"client {client}, seed {run.seed}, {size} test samples")
+                names.append(plain(f"{who(run, client)}, {size} test samples"))
         if x:
             marker = {"size": 7, "color": colour(group), "opacity": 0.75}
             hover = "%{text}<br>local %{x:.1f}, here %{y:.1f}<extra></extra>"
             data.append(
-                {"type": "scatter", "mode": "markers", "name": _plain(group.label), "x": x, "y": y}
-                | {"text": who, "marker": marker, "hovertemplate": hover}
+                {"type": "scatter", "mode": "markers", "name": plain(group.label), "x": x, "y": y}
+                | {"text": names, "marker": marker, "hovertemplate": hover, "group": group.label}
+                | {"showlegend": group.colour != FADED}
             )
     if not data:
         return None
-    least = min(min(trace["x"] + trace["y"]) for trace in data)
-    diagonal = {"type": "line", "x0": least, "y0": least, "x1": 100, "y1": 100}
+    values = [value for trace in data for value in trace["x"] + trace["y"]]
+    diagonal = {"type": "line", "x0": min(values), "y0": min(values), "x1": 100, "y1": 100}
     figure = _figure(data, "accuracy with local training, %", "accuracy with the method, %")
     figure["layout"]["shapes"] = [diagonal | {"line": {"color": "$axis", "width": 1}}]
+    for axis in ("xaxis", "yaxis"):
+        figure["layout"][axis] |= percent_axis(values)
     return figure
 
 
-def bytes_and_accuracy(groups: Sequence[Group]) -> Figure | None:
-    """Mean accuracy against everything sent so far; what sends nothing is a level line."""
-    data: list[Figure] = []
-    silent: list[tuple[Group, float]] = []
-    for group in groups:
-        run = group.runs[0]
-        sent = np.cumsum([event["bytes_up"] + event["bytes_down"] for event in run.events]) / 1e6
-        points = [
-            (round(float(mb), 4), round(100 * event["accuracy"]["mean"], 3))
-            for mb, event in zip(sent, run.events, strict=True)
-            if event["accuracy"]["mean"] is not None
-        ]
-        if points and points[-1][0] == 0:
-            silent.append((group, points[-1][1]))
-        elif points:
-            data.append(_line(group, [mb for mb, _ in points], [value for _, value in points]))
-    if not data:
-        return None
-    reach = max(trace["x"][-1] for trace in data)
-    for group, value in silent:
-        trace = _line(group, [0, reach], [value, value], width=1.5)
-        trace["line"]["dash"] = "dash"
-        data.append(trace)
-    return _figure(data, "MB sent so far, up and down, all clients", "accuracy, %")
-
-
-def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
-    """What a method logged under one name: a square as it last was, a vector over all rounds."""
-    numbers = sorted(values)
-    arrays = {number: values[number].double().numpy() for number in numbers}
-    last = arrays[numbers[-1]]
-    if last.size == 0:
-        return None
-    if last.ndim == 2 and min(last.shape) > 1:
-        shown, note = last, f"round {numbers[-1]}; rows and columns are clients"
-        titles = ("client", "client")
-    elif last.size == 1:
-        same = [number for number in numbers if arrays[number].size == 1]
-        y = [_rounded(arrays[number].reshape(-1)[0]) for number in same]
-        return _figure([_line(None, same, y)], "round", "", "x unified"), "over rounds"
-    elif last.ndim <= 2:
-        same = [number for number in numbers if arrays[number].size == last.size]
-        shown = np.stack([arrays[number].reshape(-1) for number in same], axis=1)
-        note, titles = f"rounds {same[0]} to {same[-1]}; one row per client", ("round", "client")
-    else:
-        return None
-    heat = {
-        "type": "heatmap",
-        "z": [[_rounded(cell) for cell in row] for row in smaller(shown)],
-        "colorscale": "$scale",
-        "colorbar": {"thickness": 10, "outlinewidth": 0},
-        "hovertemplate": titles[1] + " %{y}, " + titles[0] + " %{x}: %{z:.4g}<extra></extra>",
-    }
-    figure = _figure([heat], *titles)
-    figure["layout"]["yaxis"] |= {"autorange": "reversed"}
-    return figure, note
+def who(run: Run, client: int) -> str:
+    name = run.names.get(int(client))
+    return (f"{name}, client {client}" if name else f"client {client}") + f", seed {run.seed}"
 
 
 def colour(group: Group) -> str:
-    return f"${GREY if group.method == 'local' else group.number % COLOURS}"
+    return f"${group.colour}"
 
 
-def _curve(group: Group, key: str, stat: str) -> tuple[list[int], list[float]]:
-    """Mean over seeds, for the rounds every seed has."""
+def percent_axis(values: Sequence[float]) -> Figure:
+    """Whole tens, so that 100 has a tick where values come near it."""
+    least, most = min(values), max(values)
+    step = 20 if most - least > 50 else 10
+    low = step * int(max(0.0, least) // step)
+    high = min(100, 10 * -int(-most // 10))
+    return {"range": [low - 0.01 * (high - low), high + 1], "tick0": 0, "dtick": step}
+
+
+def plain(text: str) -> str:
+    """Plotly reads a little HTML in names, and fields in braces in its notes."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "%&#123;")
+
+
+def _curves(
+    groups: Sequence[Group], key: str, title: str, amount: Callable[[Event], float]
+) -> Figure | None:
+    data: list[Figure] = []
+    for group in groups:
+        rounds, mean = _over_rounds(group, key, "mean")
+        _, p10 = _over_rounds(group, key, "p10")
+        if not rounds:
+            continue
+        x: list[float] = list(rounds)
+        if title != "round":
+            sums = [np.cumsum([amount(event) for event in run.events]) for run in group.runs]
+            x = [round(float(np.mean([one[n] for one in sums])), 4) for n in rounds]
+        centre, spread = mean.mean(0), mean.std(0, ddof=1) if len(mean) > 1 else None
+        if group.colour != FADED:
+            if p10.shape == mean.shape:
+                data += _band(group, x, p10.mean(0), centre, "p10")
+            if spread is not None:
+                data += _band(group, x, centre - spread, centre + spread, "seeds")
+        data.append(_line(group, x, [round(float(value), 3) for value in centre]))
+    if not data:
+        return None
+    figure = _figure(data, title, "accuracy, %", _hover(groups) if title == "round" else "closest")
+    drawn = [value for trace in data if not trace.get("band") for value in trace["y"]]
+    figure["layout"]["yaxis"] |= percent_axis(drawn)
+    return figure
+
+
+def _hover(groups: Sequence[Group]) -> str:
+    """One note for all lines, as long as it is not longer than the figure."""
+    return "x unified" if len(groups) <= 8 else "closest"
+
+
+def _over_rounds(group: Group, key: str, stat: str) -> tuple[list[int], np.ndarray]:
+    """Percent by seed and round, for the rounds every seed has."""
     seeds = [
         {e["round"]: e[key][stat] for e in run.events if e[key][stat] is not None}
         for run in group.runs
     ]
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    values = [100 * float(np.mean([seed[number] for seed in seeds])) for number in rounds]
-    return rounds, [round(value, 3) for value in values]
+    return rounds, np.array([[100 * seed[number] for number in rounds] for seed in seeds])
+
+
+def _band(
+    group: Group, x: Sequence[float], low: np.ndarray, high: np.ndarray, kind: str
+) -> list[Figure]:
+    edges = [_line(group, x, np.round(edge, 3).tolist(), width=0) for edge in (low, high)]
+    edges[1] |= {"fill": "tonexty", "fillcolor": f"{colour(group)}@0.12"}
+    for edge in edges:
+        edge |= {"showlegend": False, "hoverinfo": "skip", "band": kind}
+        del edge["hovertemplate"]
+    return edges
 
 
 def _line(
-    group: Group | None,
-    x: Sequence[float],
-    y: Sequence[float | None],
-    width: float = 2,
-    band: bool = False,
-    **more: Any,
+    group: Group, x: Sequence[float], y: Sequence[float | None], width: float = 2, **more: Any
 ) -> Figure:
-    label, line = (group.label, colour(group)) if group else ("", "$0")
-    dash = DASHES[group.number // COLOURS % len(DASHES)] if group else "solid"
+    faded = group.colour == FADED
+    dash = DASHES[group.dash % len(DASHES)]
     trace: Figure = {
         "type": "scatter",
         "mode": "lines",
-        "name": _plain(label),
-        "legendgroup": label,
+        "name": plain(group.label),
+        "legendgroup": plain(group.label),
+        "group": group.label,
+        "showlegend": not faded,
         "x": list(x),
         "y": list(y),
-        "line": {"color": line, "width": width, "dash": dash},
+        "line": {"color": colour(group), "width": min(width, 1) if faded else width, "dash": dash},
         "hovertemplate": "%{y:.1f}",
     }
-    if band:
-        trace |= {"showlegend": False, "hoverinfo": "skip", "band": True}
-        del trace["hovertemplate"]
     return trace | more
+
+
+def _without_outliers(data: Sequence[Figure]) -> Figure:
+    """One client at -100 must not press all others into a line: it is outside, and said so."""
+    values = np.concatenate([trace["y"] for trace in data])
+    low, high = np.percentile(values, [2, 98])
+    reach = max(high, 0) - min(low, 0)
+    far = (values < min(low, 0) - reach) | (values > max(high, 0) + reach)
+    if not far.any() or reach == 0:
+        return {}
+    inside = values[~far]
+    pad = 0.05 * (inside.max() - inside.min())
+    text = f"gain over local, points ({far.sum()} outside: double-click shows all)"
+    limits = [float(min(inside.min(), 0) - pad), float(max(inside.max(), 0) + pad)]
+    return {"range": limits, "title": {"text": text}}
 
 
 def _figure(data: list[Figure], x: str, y: str, hover: str = "closest") -> Figure:
@@ -187,20 +238,8 @@ def _figure(data: list[Figure], x: str, y: str, hover: str = "closest") -> Figur
     return {"data": data, "layout": {**axes, "hovermode": hover}}
 
 
-def _plain(text: str) -> str:
-    """Plotly reads a little HTML in names, and fields in braces in its notes."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("%{", "%&#123;")
-
-
-def smaller(values: np.ndarray) -> np.ndarray:
-    for axis in (0, 1):
-        if (length := values.shape[axis]) > LARGEST_MATRIX:
-            edges = np.linspace(0, length, LARGEST_MATRIX + 1).astype(int)[1:-1]
-            parts = np.split(values, edges, axis)
-            # Blank where nobody of the part took part.
-            means = [np.ma.masked_invalid(part).mean(axis).filled(np.nan) for part in parts]
-            values = np.stack(means, axis)
-    return values
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and bool(np.isfinite(value))
 
 
 def _rounded(value: float) -> float | None:

@@ -3,7 +3,8 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,12 @@ COLUMNS = (
     ("method", "method", ""),
     ("accuracy", "accuracy %", "mean over clients, last round; ± over seeds"),
     ("protocol", "protocol %", "the number of the chosen protocol (cli.md); ± over seeds"),
-    ("best", "best %", "in the best round, chosen on validation data, on test data if none"),
+    (
+        "best",
+        "best %",
+        "in the round that is best on validation data (on test data if there is none); chosen on "
+        "validation data, it may lie below accuracy",
+    ),
     ("pooled", "pooled %", "weighted by test size, last round"),
     ("p10", "p10 %", "bottom decile of clients"),
     ("worst", "worst %", "worst client"),
@@ -41,20 +47,32 @@ LATEX = str.maketrans(
 )
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
+# The columns of a narrow window, the one that says most first
+TELLING = ("accuracy", "gain", "harmed", "p10", "worst", "mb_up", "seconds_per_round", "best",
+           "protocol", "pooled", "mb_down")  # fmt: skip
+NARROWEST_NAME, GAP = 12, 3  # characters
+COLOURS = 7  # that people can tell apart
+LOCAL, FADED = COLOURS, COLOURS + 1  # greys
 LABELLED = 3  # settings written out in a row's label
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Runs that differ only in their seed."""
 
     label: str
     runs: list[Run]
-    number: int  # among the methods other than local; decides the colour, local is grey
+    colour: int = 0  # of the page's palette; LOCAL and FADED are greys
+    dash: int = 0  # tells lines of one colour apart
 
     @property
     def method(self) -> str:
         return self.runs[0].method
+
+    @cached_property
+    def accuracy(self) -> float | None:
+        """Mean over clients in the last round, mean over seeds."""
+        return _mean([run.summary["accuracy"]["last"]["mean"] for run in self.runs])
 
     def gains(self, found: Sequence[Run]) -> Iterator[tuple[Run, Run, dict[str, Any]]]:
         """Each run, the `local` run on the same clients, and what the clients win over it."""
@@ -71,12 +89,25 @@ def groups(found: Sequence[Run]) -> list[Group]:
     for run in found:
         by_setting.setdefault(settings.digest({**run.config, "seed": 0}), []).append(run)
     sets = sorted(by_setting.values(), key=lambda members: members[0].method != "local")
-    made: list[Group] = []
-    for members in sets:
-        label = _label(members[0], [other[0] for other in sets])
-        number = sum(group.method != "local" for group in made)
-        made.append(Group(label, sorted(members, key=lambda run: run.seed), number))
-    return made
+    made = [
+        Group(_label(m[0], [o[0] for o in sets]), sorted(m, key=lambda run: run.seed)) for m in sets
+    ]
+    return _coloured(made)
+
+
+def _coloured(made: Sequence[Group]) -> list[Group]:
+    """A colour each for as many methods as people can tell apart, the best ones; the others are
+    thin grey lines. `local` has a grey of its own, with another dash for each of its settings."""
+    others = [n for n, group in enumerate(made) if group.method != "local"]
+    alone = [n for n, group in enumerate(made) if group.method == "local"]
+    best = sorted(others, key=lambda n: -(made[n].accuracy or 0.0))[:COLOURS]
+    shown = [n for n in others if n in best]
+    return [
+        replace(group, colour=LOCAL, dash=alone.index(n))
+        if n in alone
+        else replace(group, colour=shown.index(n) if n in shown else FADED)
+        for n, group in enumerate(made)
+    ]
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
@@ -188,21 +219,73 @@ def as_csv(table: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def terminal(table: Sequence[Row]) -> Any:
-    """A rich table; the best value of a column is bold."""
+def terminal(table: Sequence[Row], width: int | None = None) -> Any:
+    """A rich table; the best value of a column is bold. In a narrow window the columns that say
+    least are left out and long names are cut where they do not differ."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    texts = [cells(row) for row in table]
+    shown = _fitting(texts, width or 10_000)
+    used = sum(_widest(texts, n) + GAP for n in shown[1:])
+    names = distinct([line[0] for line in texts], max(NARROWEST_NAME, (width or 10_000) - used))
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for position, (_, heading, _) in enumerate(COLUMNS):
-        view.add_column(heading, justify="left" if position == 0 else "right")
+    for position in shown:
+        view.add_column(COLUMNS[position][1], justify="right" if position else "left", no_wrap=True)
     best = best_values(table, "accuracy", "protocol", "best", "pooled", "p10", "worst")
-    for row in table:
+    for row, name, line in zip(table, names, texts, strict=True):
         tops = [key in best and row[key] == best[key] for key, _, _ in COLUMNS]
-        line = zip(cells(row), tops, strict=True)
-        view.add_row(*(Text(cell, style="bold" if top else "") for cell, top in line))
+        parts = [name, *line[1:]]
+        view.add_row(*(Text(parts[n], style="bold" if tops[n] else "") for n in shown))
+    if len(shown) < len(COLUMNS):
+        left = ", ".join(COLUMNS[n][1] for n in range(len(COLUMNS)) if n not in shown)
+        view.caption, view.caption_justify = f"not shown in this width: {left}", "left"
     return view
+
+
+def _fitting(texts: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns that fit beside the names, by what they say."""
+    places = {key: n for n, (key, _, _) in enumerate(COLUMNS)}
+    room = width - min(_widest(texts, 0), max(NARROWEST_NAME, width // 3))
+    shown = [0]
+    for key in TELLING:
+        needed = _widest(texts, places[key]) + GAP
+        if needed > room:
+            break
+        room -= needed
+        shown.append(places[key])
+    return sorted(shown)
+
+
+def _widest(texts: Sequence[Sequence[str]], column: int) -> int:
+    return max(len(line) for line in (COLUMNS[column][1], *(line[column] for line in texts)))
+
+
+def distinct(names: Sequence[str], width: int) -> list[str]:
+    """Names no longer than `width`: without the settings they share, then cut in the middle where
+    they still differ; numbered if no cut keeps them apart."""
+    if all(len(name) <= width for name in names):
+        return list(names)
+    names = [name if len(name) <= width else _what_differs(name, names) for name in names]
+    for head in sorted(range(1, width - 1), key=lambda n: abs(n - width // 2)):
+        tail = width - 1 - head
+        cut = [n if len(n) <= width else f"{n[:head]}…{n[-tail:]}" for n in names]
+        if len(set(cut)) == len(set(names)):
+            return cut
+    known = list(dict.fromkeys(names))
+    ends = {name: f"…#{n + 1}" for n, name in enumerate(known)}
+    return [n if len(n) <= width else n[: width - len(ends[n])] + ends[n] for n in names]
+
+
+def _what_differs(name: str, names: Sequence[str]) -> str:
+    """`fedprox epochs=2 mu=0.1` among others with two epochs is `fedprox … mu=0.1`."""
+    first, *own = name.split(" ")
+    alike = [other.split(" ")[1:] for other in names if other.split(" ")[0] == first]
+    common = set(own).intersection(*alike) if len(set(map(tuple, alike))) > 1 else set()
+    words = [first, *("…" if word in common else word for word in own)]
+    kept = [word for n, word in enumerate(words) if word != "…" or words[n - 1] != "…"]
+    return " ".join(kept).removesuffix(" …")
 
 
 def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:

@@ -3,10 +3,10 @@
 import hmac
 import secrets
 from collections.abc import Collection
-from http.cookies import SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -54,10 +54,12 @@ class Access:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
             if given and _same(given, self.token):
                 welcome = RedirectResponse(scope["path"], 303)  # so that the address loses it
-                welcome.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+                safe = scope["scheme"] == "https"
+                welcome.set_cookie(
+                    COOKIE, self.token, httponly=True, samesite="strict", secure=safe
+                )
                 return welcome
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-            if cookie is None or not _same(cookie.value, self.token):
+            if not _same(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""), self.token):
                 return PlainTextResponse("add ?token=… as `idiolect ui` printed it", 401)
         if scope["method"] != "GET" and not _same(headers.get("x-idiolect", ""), self.key):
             return PlainTextResponse("only the page itself may change runs", 403)

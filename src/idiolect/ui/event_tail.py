@@ -1,8 +1,11 @@
 """The end of a file of JSON lines that another process is writing."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+from idiolect.ui.own_files import opened
 
 LONGEST_LINE = 1 << 20  # bytes; a longer one is no line of ours
 LARGEST_READ = 1 << 24  # bytes read at once; the rest is read the next time
@@ -15,14 +18,16 @@ class EventTail:
         self.path = path
         self.offset = 0
         self.bytes_read = 0  # in all, so that a test can see that nothing is read twice
+        self.changed = 0.0  # when it was last written
         self._identity: tuple[int, int] | None = None
         self._broken = False
 
     def fresh(self) -> tuple[bool, list[dict[str, Any]]]:
         """Whether the file began anew (a resumed run cuts it), and the whole lines since then."""
         try:
-            with self.path.open("rb") as file:
-                about = self.path.stat()
+            with opened(self.path) as file:
+                about = os.fstat(file.fileno())
+                self.changed = about.st_mtime
                 identity = (about.st_dev, about.st_ino)
                 anew = identity != self._identity or about.st_size < self.offset
                 if anew:

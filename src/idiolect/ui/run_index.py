@@ -5,8 +5,8 @@ entry with its problem.
 """
 
 import json
+import math
 import os
-import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -14,14 +14,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.core.text import one_line
+from idiolect.core.text import one_line, shortened
 from idiolect.errors import UserError
+from idiolect.runs import run_files
 from idiolect.runs.directory import read_config
 from idiolect.ui.event_tail import EventTail
+from idiolect.ui.own_files import check_run
 
 DEPTH = 4  # folders below the runs directory
 MOST_RUNS = 50_000
-LARGEST_SMALL_FILE = 4 << 20  # bytes of a config.yaml or summary.json
+DAMAGE = (UserError, OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 SCAN_SHARE = 20  # a scan of the folders takes at most one part in 20 of the time
 
 
@@ -56,6 +58,9 @@ class RunIndex:
         self.entries: dict[str, RunEntry] = {}
         self.truncated = False
         self._tails: dict[str, EventTail] = {}
+        self._changed: dict[str, float] = {}  # as the last scan found config.yaml and summary.json
+        self.version = 0  # counts the looks that found a change
+        self._touched: dict[str, int] = {}  # version of an entry's last change
         self._lock = threading.RLock()
         self._next_scan = 0.0
 
@@ -63,25 +68,37 @@ class RunIndex:
         """The folder of a run; UserError for anything that is not a known run."""
         with self._lock:
             if id not in self.entries and not self._single(id):
-                raise UserError(f"no run '{one_line(id)}' below {self.root}")
+                raise UserError(f"no run '{one_line(id)}' below {self.root.name}")
         return self.root / id
+
+    def state(self, id: str) -> str:
+        """The state of a known run, as it is now."""
+        self.refresh(force=True)
+        return self.details([id])[0].state if id in self.entries else "gone"
 
     def _single(self, id: str) -> bool:
         self.refresh(force=True)
         return id in self.entries
 
-    def refresh(self, force: bool = False) -> list[str]:
-        """Look for new runs and new rounds; ids of the entries that changed."""
+    def refresh(self, force: bool = False) -> None:
+        """Look for new runs and new rounds."""
         with self._lock:
-            changed = []
-            if force or time.monotonic() >= self._next_scan:
-                changed += self._scan()
+            scans = force or time.monotonic() >= self._next_scan
+            changed = self._scan() if scans else []
             held = held_locks()
             for entry in list(self.entries.values()):
-                live = entry.state in ("running", "stopped")
-                if live and self._follow(entry, held):
+                stopped = entry.state == "stopped"
+                goes_on = stopped and (scans or is_held(self.root / entry.id / ".lock", held))
+                if (entry.state == "running" or goes_on) and self._follow(entry, held):
                     changed.append(entry.id)
-            return list(dict.fromkeys(changed))
+            if changed:
+                self.version += 1
+                self._touched.update(dict.fromkeys(changed, self.version))
+
+    def changes(self, since: int) -> tuple[int, list[str]]:
+        """The version now, and the ids of the entries that changed or went since that version."""
+        with self._lock:
+            return self.version, [id for id, at in self._touched.items() if at > since]
 
     def details(self, ids: list[str]) -> list[RunEntry]:
         """These entries, read if they were not yet."""
@@ -112,12 +129,15 @@ class RunIndex:
         for id in gone:
             del self.entries[id]
             self._tails.pop(id, None)
+            self._changed.pop(id, None)
         fresh = []
         for id, changed in found.items():
             known = self.entries.get(id)
-            if known is None or (changed != known.changed and known.state != "running"):
+            moved = changed != self._changed.get(id)
+            if known is None or (moved and known.state != "running"):
                 self.entries[id] = RunEntry(id, changed=changed)
                 self._tails.pop(id, None)
+                self._changed[id] = changed
                 fresh.append(id)
         took = time.monotonic() - began
         self._next_scan = time.monotonic() + max(1.0, SCAN_SHARE * took)
@@ -126,14 +146,12 @@ class RunIndex:
     def _read(self, entry: RunEntry, held: set[tuple[int, int]]) -> None:
         folder = self.root / entry.id
         try:
-            for name in ("config.yaml", "summary.json"):
-                if (folder / name).exists() and small_file(folder / name) is None:
-                    raise UserError(f"{name} is no small plain file")
-            config = read_config(folder)
-            sections = {key: config[key] for key in ("method", "data", "split")}
-            named = {key: one_line(str(value["name"])) for key, value in sections.items()}
-            entry.method, entry.data, entry.split = (named[k] for k in sections)
-            entry.seed, entry.rounds = int(config["seed"]), int(config["rounds"])
+            entry.id.encode()  # ValueError: a name that is no text cannot be asked for
+            check_run(folder)
+            config = run_files.plain_config(read_config(folder), Path("config.yaml"))
+            sections = (config[key]["name"] for key in ("method", "data", "split"))
+            entry.method, entry.data, entry.split = (shortened(name, 80) for name in sections)
+            entry.seed, entry.rounds = config["seed"], config["rounds"]
             entry.federation = (folder / "flower" / "terms.json").exists()
             entry.state = "stopped"
             self._tails[entry.id] = EventTail(folder / "events.jsonl")
@@ -145,8 +163,12 @@ class RunIndex:
                 entry.seconds = _number(done["seconds"])
             else:
                 self._follow(entry, held)
-        except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            entry.state, entry.problem = "problem", one_line(f"{error}")[:300]
+        except DAMAGE as error:
+            self._refuse(entry, error)
+
+    def _refuse(self, entry: RunEntry, error: Exception) -> None:
+        told = str(error).replace(f"{self.root}/", "")  # nobody needs the folders of this machine
+        entry.state, entry.problem, entry.eta = "problem", shortened(told, 300), None
 
     def _follow(self, entry: RunEntry, held: set[tuple[int, int]]) -> bool:
         """Read the new rounds of an unfinished run; whether anything changed."""
@@ -155,19 +177,22 @@ class RunIndex:
         anew, events = self._tails[entry.id].fresh()
         if anew:
             entry.round, entry.accuracy, entry.seconds = 0, None, None
-        for event in events:
-            entry.round = int(event.get("round", entry.round))
-            stats = event.get("accuracy")
-            value = _number(stats.get("mean")) if isinstance(stats, dict) else None
-            entry.accuracy = entry.accuracy if value is None else value
-            entry.seconds = (entry.seconds or 0.0) + (_number(event.get("seconds")) or 0.0)
-        entry.state = "running" if _is_held(folder / ".lock", held) else "stopped"
+        try:
+            for event in events:
+                run_files.checked(event, run_files.EVENT, "events.jsonl")
+                entry.round = event["round"]
+                mean = event["accuracy"]["mean"]
+                entry.accuracy = entry.accuracy if mean is None else mean
+                entry.seconds = (entry.seconds or 0.0) + event["seconds"]
+        except DAMAGE as error:
+            self._refuse(entry, error)
+            return True
+        entry.state = "running" if is_held(folder / ".lock", held) else "stopped"
         if (folder / "summary.json").exists() and entry.state != "running":
             self._read(entry, held)
         pace = (entry.seconds or 0.0) / max(1, entry.round)
         entry.eta = (entry.rounds - entry.round) * pace if entry.state == "running" else None
-        if events or anew:
-            entry.changed = time.time()
+        entry.changed = max(entry.changed, self._tails[entry.id].changed)
         return entry.as_dict() != before
 
 
@@ -198,16 +223,6 @@ def _changed(child: "os.DirEntry[str]") -> float:
         return 0.0
 
 
-def small_file(path: Path) -> int | None:
-    """Size of a plain file that may be read whole; None for a link, a device or a giant."""
-    try:
-        about = path.lstat()
-    except OSError:
-        return None
-    sound = stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST_SMALL_FILE
-    return about.st_size if sound else None
-
-
 def held_locks() -> set[tuple[int, int]]:
     """(device, inode) of every file that some process holds a lock on; found without taking any
     lock, which could hinder a run that is just starting."""
@@ -224,7 +239,7 @@ def held_locks() -> set[tuple[int, int]]:
     return held
 
 
-def _is_held(lock: Path, held: set[tuple[int, int]]) -> bool:
+def is_held(lock: Path, held: set[tuple[int, int]]) -> bool:
     try:
         about = lock.lstat()
     except OSError:
@@ -233,4 +248,4 @@ def _is_held(lock: Path, held: set[tuple[int, int]]) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and value == value else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -9,6 +9,7 @@ import uvicorn
 from idiolect.data.places import cache_dir
 from idiolect.errors import UserError
 from idiolect.ui.access import LOOPBACK, fresh_secret
+from idiolect.ui.recipe_board import RecipeBoard
 from idiolect.ui.web import Page
 
 
@@ -22,7 +23,8 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C; `told` gets the address once the port is taken."""
     token = None if host in LOOPBACK else fresh_secret()
-    page = Page(root, cache_dir() / "ui", token)
+    board = RecipeBoard(results or Path("results"), root / "recipes")
+    page = Page(root, cache_dir() / "ui", token, board)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         taken = socket.create_server((host, port), family=family)

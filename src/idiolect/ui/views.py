@@ -10,7 +10,7 @@ from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.report import page
 from idiolect.report.load import Run, load
-from idiolect.report.plots import smaller
+from idiolect.report.log_plots import smaller
 from idiolect.ui.event_tail import EventTail
 
 CLIENT_COLUMNS = ("round", "accuracy_before", "accuracy_after", "loss_before", "loss_after")
@@ -20,7 +20,7 @@ JOURNAL_SHOWN = 200  # newest lines
 def report(paths: list[Path]) -> dict[str, Any]:
     """The report of these runs: HTML, figures, the clients and what the methods logged."""
     found = [load(path) for path in paths]
-    html, figures = page.views(found)
+    html, figures = page.views(found, squares=len(found) > 1)
     return {
         "title": one_line(page.heading(found)),
         "html": html,

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from idiolect.core.text import one_line
@@ -21,6 +21,7 @@ from idiolect.errors import UserError
 from idiolect.report.page import plotly_script
 from idiolect.ui import views
 from idiolect.ui.access import LOOPBACK, Access, fresh_secret
+from idiolect.ui.own_files import check_run
 from idiolect.ui.run_control import RunControl
 from idiolect.ui.run_index import RunEntry, RunIndex
 
@@ -37,6 +38,15 @@ SORTS: dict[str, Callable[[RunEntry], Any]] = {
     "state": lambda entry: (entry.state, entry.id),
     "accuracy": lambda entry: -1.0 if entry.accuracy is None else -entry.accuracy,
 }
+
+
+class AsciiJson(Response):
+    """JSON in ASCII: a folder's name need not be text that UTF-8 can hold."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 class Page:
@@ -66,7 +76,7 @@ class Page:
             Route("/api/resume", self.resume, methods=["POST"]),
         ]
         guard = Middleware(Access, hosts=LOOPBACK, token=self.token, key=self.key)
-        handlers: dict[Any, Any] = {UserError: _one_line_error, OSError: _one_line_error}
+        handlers: dict[Any, Any] = dict.fromkeys((UserError, OSError), self._one_line_error)
         return Starlette(
             routes=routes,
             middleware=[guard, Middleware(GZipMiddleware, minimum_size=2000)],
@@ -93,7 +103,7 @@ class Page:
 
     async def runs(self, request: Request) -> Response:
         asked = request.query_params
-        return JSONResponse(await run_in_threadpool(self._listed, dict(asked)))
+        return AsciiJson(await run_in_threadpool(self._listed, dict(asked)))
 
     def _listed(self, asked: dict[str, str]) -> dict[str, Any]:
         self.index.refresh()
@@ -127,43 +137,53 @@ class Page:
         if not 1 <= len(ids) <= MOST_COMPARED:
             raise UserError(f"choose 1 to {MOST_COMPARED} runs")
         paths = [self.index.path(id) for id in ids]
+        for path in paths:
+            check_run(path)
         made = await run_in_threadpool(views.report, paths)
         entries = self.index.details(ids)
-        return JSONResponse({**made, "runs": [self._shown(entry) for entry in entries]})
+        return AsciiJson({**made, "runs": [self._shown(entry) for entry in entries]})
 
     async def client(self, request: Request) -> Response:
         client = _whole(request.query_params.get("client", ""), "client")
         path = self._run(request)
-        return JSONResponse(await run_in_threadpool(views.one_client, path, client))
+        return AsciiJson(await run_in_threadpool(views.one_client, path, client))
 
     async def matrix(self, request: Request) -> Response:
         asked = request.query_params
         number = _whole(asked.get("round", ""), "round")
         path, name = self._run(request), asked.get("name", "")
-        return JSONResponse(await run_in_threadpool(views.matrix, path, name, number))
+        return AsciiJson(await run_in_threadpool(views.matrix, path, name, number))
 
     async def federation(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(views.federation, self._run(request)))
+        return AsciiJson(await run_in_threadpool(views.federation, self._run(request)))
 
     async def recipes(self, request: Request) -> Response:
         made = await run_in_threadpool(self.boards) if self.boards else []
-        return JSONResponse({"recipes": made})
+        return AsciiJson({"recipes": made})
 
     async def stop(self, request: Request) -> Response:
-        self.control.stop(self._run(request))
-        return JSONResponse({"done": True})
+        path = self._run(request)
+        if self.index.state(request.query_params["run"]) != "running":
+            raise UserError(f"{path.name} is not running")
+        self.control.stop(path)
+        return AsciiJson({"done": True})
 
     async def resume(self, request: Request) -> Response:
-        self.control.resume(self._run(request))
-        return JSONResponse({"done": True})
+        path = self._run(request)
+        if self.index.state(request.query_params["run"]) != "stopped":
+            raise UserError(f"{path.name} is not a stopped run")
+        self.control.resume(path)
+        return AsciiJson({"done": True})
 
     async def stream(self, request: Request) -> Response:
         """Server-sent events: the entries that changed, as soon as they did."""
 
         async def changes() -> AsyncIterator[str]:
             yield "retry: 1000\n\n"
+            version = self.index.version
             while not self._closing.is_set() and not await request.is_disconnected():
-                changed = await run_in_threadpool(self.index.refresh)
+                await run_in_threadpool(self.index.refresh)
+                version, changed = self.index.changes(version)
                 known = [id for id in changed if id in self.index.entries]
                 rows = [self._shown(e) for e in await run_in_threadpool(self.index.details, known)]
                 gone = [id for id in changed if id not in self.index.entries]
@@ -174,8 +194,14 @@ class Page:
         headers = {"Cache-Control": "no-store", "Content-Encoding": "identity"}
         return StreamingResponse(changes(), media_type="text/event-stream", headers=headers)
 
+    async def _one_line_error(self, request: Request, error: Exception) -> Response:
+        told = str(error).replace(f"{self.index.root}/", "")
+        return AsciiJson({"error": one_line(told)}, status_code=400)
+
     def _run(self, request: Request) -> Path:
-        return self.index.path(request.query_params.get("run", ""))
+        path = self.index.path(request.query_params.get("run", ""))
+        check_run(path)
+        return path
 
 
 def _searched(entry: RunEntry) -> str:
@@ -191,7 +217,3 @@ def _whole(text: str, what: str) -> int:
 def _text(name: str) -> str:
     place = files("idiolect.report") if name in SHARED else files("idiolect.ui") / "static"
     return place.joinpath(name).read_text(encoding="utf-8")
-
-
-async def _one_line_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": one_line(error)}, status_code=400)

@@ -290,6 +290,10 @@ function refill(found) {
   made.innerHTML = found.html;
   const tables = made.querySelectorAll("table.summary tbody");
   document.querySelectorAll("#views table.summary tbody").forEach((old, n) => tables[n] && old.replaceWith(tables[n]));
+  const sorted = document.querySelector("#views table.summary th[aria-sort]");
+  if (sorted) sortBy(sorted, sorted.getAttribute("aria-sort") === "descending");
+  const verdict = made.querySelector(".verdict");
+  if (verdict) document.querySelector("#views .verdict").replaceWith(verdict);
   const notice = document.querySelector("#views > .notice");
   const later = made.querySelector(":scope > .notice");
   if (notice && later) notice.replaceWith(later); else if (notice) notice.remove();
@@ -313,6 +317,10 @@ async function showRecipes() {
     make("p", { class: "lead" }, "Tables and figures of the papers: cells done, running, missing; verdicts on claims."),
     recipes.length ? make("div", { class: "board" }, ...cards) : make("p", {}, "There is no recipe to show."));
   view = { kind: "recipes" };
+  if (recipes.some((recipe) => recipe.counting)) {
+    const now = view;
+    setTimeout(() => { if (view === now) showRecipes().catch(fail); }, 1500);
+  }
 }
 
 async function showSites(id) {
@@ -367,6 +375,7 @@ function listen() {
     if (!view) return;
     if (view.kind === "runs") updateRuns(changed);
     if (view.kind === "report") updateReport(changed).catch(fail);
+    if (view.kind === "recipes") showRecipes().catch(fail);
     if (view.kind === "sites") showSites(view.id).catch(fail);
   };
 }

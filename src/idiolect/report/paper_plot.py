@@ -1,0 +1,101 @@
+"""Figures for a paper: accuracy over rounds as PDF, SVG or PNG, as wide as a column."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.core import files
+from idiolect.errors import UserError
+from idiolect.report.load import Run
+from idiolect.report.plots import accuracy_over_rounds
+from idiolect.report.tables import FADED, LOCAL, Group, groups
+
+ENDINGS = (".pdf", ".svg", ".png")
+COLUMN = (3.3, 2.3)  # inches: one of two columns
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREYS = {LOCAL: "#555555", FADED: "#C8C8C8"}
+MARKERS = "osD^vPX"
+DASHES = ("-", "--", ":", "-.")
+STYLE = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "pdf.fonttype": 42,  # letters stay letters
+    "svg.fonttype": "none",
+    "svg.hashsalt": "idiolect",  # the same runs give the same file
+}
+
+
+def write_figure(found: Sequence[Run], path: Path, serif: bool = False) -> None:
+    """Accuracy over rounds, mean over seeds with one standard deviation."""
+    if path.suffix.lower() not in ENDINGS:
+        raise UserError(f"--figure {path} must end in {', '.join(ENDINGS)}")
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise UserError("figures need matplotlib: pip install 'idiolect[figures]'") from None
+    sets = groups(found)
+    figure = accuracy_over_rounds(sets, "accuracy")
+    if figure is None:
+        raise UserError("nothing was measured yet, so there is no figure")
+    with matplotlib.rc_context({**STYLE, "font.family": "serif" if serif else "sans-serif"}):
+        canvas, axes = pyplot.subplots(figsize=COLUMN, layout="constrained")
+        try:
+            _draw(axes, sets, figure["data"])
+            form = path.suffix.lower()[1:]
+            told = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)
+            files.remove_drafts(path.parent, path.name)
+            with files.replacing(path) as draft:
+                canvas.savefig(draft, format=form, dpi=300, metadata=told)
+        finally:
+            pyplot.close(canvas)
+
+
+def _draw(axes: Any, sets: Sequence[Group], traces: Sequence[dict[str, Any]]) -> None:
+    by_label = {group.label: group for group in sets}
+    edges: dict[str, list[float]] = {}
+    # Grey lines first, so that coloured ones lie above them.
+    for trace in sorted(traces, key=lambda one: -by_label[one["group"]].colour):
+        group = by_label[trace["group"]]
+        colour = GREYS.get(group.colour) or COLOURS[group.colour]
+        if trace.get("band") == "seeds":
+            if below := edges.pop(group.label, None):
+                axes.fill_between(trace["x"], below, trace["y"], color=colour, alpha=0.15, lw=0)
+            else:
+                edges[group.label] = trace["y"]
+        elif not trace.get("band"):
+            _line(axes, group, trace, colour)
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy, %")
+    axes.set_xlim(left=0)
+    axes.legend(ncols=2, loc="lower right", handlelength=1.6, columnspacing=0.9)
+
+
+def _line(axes: Any, group: Group, trace: dict[str, Any], colour: str) -> None:
+    faded, alone = group.colour == FADED, group.colour == LOCAL
+    every = max(1, len(trace["x"]) // 6)
+    axes.plot(
+        trace["x"],
+        np.asarray(trace["y"], float),
+        color=colour,
+        linewidth=0.5 if faded else 1.2,
+        linestyle=DASHES[(group.dash + 1) % len(DASHES)] if alone else "-",
+        marker=None if faded or alone else MARKERS[group.colour % len(MARKERS)],
+        markevery=every,
+        markersize=3,
+        label=None if faded else _harmless(group.label),
+    )
+
+
+def _harmless(label: str) -> str:
+    """matplotlib leaves out names that begin with _ and reads a formula between two $."""
+    return "\u200b" * label.startswith("_") + label.replace("$", r"\$")

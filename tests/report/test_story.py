@@ -1,0 +1,198 @@
+"""The report says what happened: a verdict with its test, lines one can tell apart, rows that are
+clients, rounds by their number."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from idiolect import report
+from idiolect.report import log_plots, page, plots, tables, verdict
+from idiolect.runs import execute as runs
+from tests.runs.fake_simulation import FakeSimulation, N, resolved
+
+
+def add_run(out: Path, start: torch.Tensor, **changes: Any) -> None:
+    def made(config: Any) -> FakeSimulation:
+        return FakeSimulation(config["rounds"], weights=start.clone().clamp(0, 1))
+
+    runs.execute(resolved(**{"rounds": 2, **changes}), out, build=made)
+
+
+def method(out: Path, name: str, lift: float, seeds: tuple[int, ...] = (0, 1, 2)) -> None:
+    for seed in seeds:
+        noise = 0.002 * torch.sin(torch.arange(N) * 1.3 + seed)
+        add_run(out / f"{name}-seed{seed}", torch.linspace(0.2, 0.4, N) + lift + noise,
+                method={"name": name}, seed=seed)  # fmt: skip
+
+
+def test_the_verdict_names_the_best_the_test_and_the_harmed(tmp_path: Path) -> None:
+    method(tmp_path, "local", 0.0)
+    method(tmp_path, "fedavg", -0.1)
+    method(tmp_path, "fedper", 0.1)
+    found = report.find([tmp_path])
+    told = verdict.verdict(tables.groups(found), found)
+    assert told.startswith("fedper is best: ")
+    assert "8.1 points above local, the next" in told
+    assert "better than every other method beyond chance (Wilcoxon signed-rank test" in told
+    assert "18 pairs of a client and a seed, p < 0.001)" in told
+    assert told.endswith("None of its 6 clients is worse off than when it trains alone.")
+
+
+def test_the_verdict_tells_equal_methods_and_whom_the_best_one_harms(tmp_path: Path) -> None:
+    add_run(tmp_path / "local", torch.linspace(0.2, 0.4, N), method={"name": "local"})
+    mixed = torch.linspace(0.2, 0.4, N) + torch.tensor([-0.1, 0.05, 0.05, 0.05, -0.05, 0.05])
+    add_run(tmp_path / "fedavg", mixed, method={"name": "fedavg"})
+    found = report.find([tmp_path])
+    told = verdict.verdict(tables.groups(found), found)
+    assert "not distinguishable from it: local" in told
+    assert "It harms 2 of 6 clients, compared with training alone (points): client 0 (-8." in told
+    html, _ = page.views(found)
+    row = next(line for line in html.split("<tr>") if "</i>local" in line)
+    assert "≈" in row
+
+
+def test_few_pairs_are_no_evidence() -> None:
+    assert verdict._p(np.full(5, 0.5)) is None
+    assert verdict._p(np.zeros(20)) == 1.0
+    corrected = verdict._holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    assert corrected == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+
+
+def styles(sets: list[tables.Group]) -> list[tuple[int, int]]:
+    return [(g.colour, g.dash) for g in sets if g.colour != tables.FADED]
+
+
+def test_many_methods_keep_colours_for_the_best(tmp_path: Path) -> None:
+    from idiolect.methods import REGISTRY
+
+    for n, name in enumerate(sorted(REGISTRY)[:29]):
+        method(tmp_path, name, 0.01 * n if name != "local" else 0.0, seeds=(0,))
+    found = report.find([tmp_path])
+    sets = tables.groups(found)
+    assert len(styles(sets)) == len(set(styles(sets)))
+    others = sorted((g for g in sets if g.method != "local"), key=lambda g: -(g.accuracy or 0))
+    assert all(g.colour < tables.COLOURS for g in others[: tables.COLOURS])
+    assert all(g.colour == tables.FADED for g in others[tables.COLOURS :])
+    figure = plots.accuracy_over_rounds(sets, "accuracy")
+    assert figure is not None
+    named = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
+    assert len(named) == len(set(named)) <= tables.COLOURS + 1
+    html, _ = page.views(found)
+    assert 'class="find"' in html
+
+
+def test_local_lines_of_a_sweep_differ_and_titles_are_short(tmp_path: Path) -> None:
+    for name in ("local", "fedavg"):
+        for lr in (0.01, 0.03, 0.1, 0.3):
+            start = torch.linspace(0.2, 0.4, N) + lr / 10
+            add_run(tmp_path / f"{name}{lr}", start, method={"name": name, "lr": lr})
+    found = report.find([tmp_path])
+    sets = tables.groups(found)
+    assert len(set(styles(sets))) == 8
+    assert page.heading(found) == "Idiolect: local (4 settings), fedavg (4 settings)"
+
+
+def test_vectors_stand_at_client_ids_and_round_numbers() -> None:
+    nan = float("nan")
+    logged = {3: torch.tensor([0.5, nan, 0.1]), 4: torch.tensor([nan, 0.2, nan])}
+    made = log_plots.matrix(logged)
+    assert made is not None
+    heat = made[0]["data"][0]
+    assert heat["x"] == [3, 4] and heat["y"] == [0, 1, 2]
+    assert heat["z"] == [[0.5, None], [None, 0.2], [0.1, None]]
+    assert made[1].startswith("rounds 3 to 4")
+
+
+def test_squares_have_a_slider_and_an_order_by_similarity() -> None:
+    blocks = torch.tensor([0, 1, 0, 1, 0, 1])
+    same = (blocks[:, None] == blocks[None]).double()
+    made = log_plots.matrix({1: torch.zeros(6, 6), 5: same})
+    assert made is not None
+    figure = made[0]
+    assert figure["rounds"] == [1, 5] and figure["frames"][0] != figure["frames"][1]
+    together = [int(blocks[n]) for n in figure["order"]]
+    assert together in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
+    large = log_plots.matrix({n: torch.rand(150, 150) for n in range(40)})
+    assert large is not None
+    assert sum(len(f) ** 2 for f in large[0]["frames"]) <= log_plots.MOST_CELLS
+    oblong = log_plots.matrix({1: torch.rand(6, 2)})
+    assert oblong is not None and "order" not in oblong[0]
+    wild = torch.full((4, 4), 1e308, dtype=torch.float64)
+    wild[0, 1] = float("inf")
+    assert log_plots.matrix({1: wild}) is not None
+
+
+def test_late_clients_are_shown_by_round(tmp_path: Path) -> None:
+    class Late(FakeSimulation):
+        def step(self) -> Any:
+            done = super().step()
+            done.clients["staleness"][done.started[0]] = 2
+            return done
+
+    runs.execute(resolved(rounds=3), tmp_path / "run", build=lambda c: Late(c["rounds"]))
+    figure = log_plots.staleness(report.load(tmp_path / "run"))
+    assert figure is not None
+    heat = figure["data"][0]
+    assert heat["x"] == [0, 1, 2, 3] and heat["y"] == list(range(N))
+    assert heat["z"][1][1] == 2 and heat["z"][0][0] is None
+    html, _ = page.views([report.load(tmp_path / "run")])
+    assert "Who answered late" in html
+
+
+def test_all_seeds_are_in_every_curve(tmp_path: Path) -> None:
+    method(tmp_path, "fedavg", 0.0, seeds=(0,))
+    add_run(tmp_path / "other", torch.full((N,), 0.9), method={"name": "fedavg"}, seed=1)
+    found = report.find([tmp_path])
+    sets = tables.groups(found)
+    for figure in (plots.accuracy_over_bytes(sets), plots.accuracy_over_seconds(sets)):
+        assert figure is not None
+        mean = next(trace for trace in figure["data"] if "band" not in trace)
+        ends = [100 * run.events[-1]["accuracy"]["mean"] for run in found]
+        assert mean["y"][-1] == pytest.approx(np.mean(ends), abs=0.01)
+        assert {trace.get("band") for trace in figure["data"]} == {None, "seeds", "p10"}
+
+
+def test_axes_show_100_and_are_not_set_by_one_client() -> None:
+    axis = plots.percent_axis([41.0, 97.0])
+    assert axis["dtick"] == 20 and axis["range"][0] < 40 < 100 < axis["range"][1]
+    low = plots.percent_axis([12.0, 31.0])
+    assert low["range"][1] == 41 and low["dtick"] == 10
+    gains = [*np.linspace(8, -4, 99), -100.0]
+    shown = plots._without_outliers([{"y": gains}])
+    assert shown["range"][0] > -10 and "1 outside" in shown["title"]["text"]
+    assert plots._without_outliers([{"y": list(np.linspace(8, -4, 99))}]) == {}
+
+
+def test_no_folder_of_this_machine_is_told(tmp_path: Path) -> None:
+    method(tmp_path / "place", "fedavg", 0.0, seeds=(0,))
+    run = report.load(tmp_path / "place/fedavg-seed0")
+    run.env["command"] = "/home/somebody/.venv/bin/idiolect run fedavg"
+    html, _ = page.views([run])
+    assert str(tmp_path) not in html and "/home/somebody" not in html
+    assert "<pre>idiolect run fedavg</pre>" in html and "place/fedavg-seed0" in html
+
+
+def test_sites_are_called_by_their_names(tmp_path: Path) -> None:
+    add_run(tmp_path / "local", torch.linspace(0.2, 0.4, N), method={"name": "local"})
+    worse = torch.linspace(0.2, 0.4, N) + torch.tensor([-0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    add_run(tmp_path / "fedavg", worse, method={"name": "fedavg"})
+    (tmp_path / "fedavg/flower").mkdir()
+    lines = '{"what": "enrolled", "client": 0, "name": "<b>Ulm\\u001b"}\n[1]\n{"client": "x"\n'
+    (tmp_path / "fedavg/flower/journal.jsonl").write_text(lines)
+    html, _ = page.views(report.find([tmp_path]))
+    assert "&lt;b&gt;Ulm\\x1b (-8." in html and "<b>Ulm" not in html
+
+
+def test_every_row_can_be_sorted_and_the_best_comes_first(tmp_path: Path) -> None:
+    method(tmp_path, "local", 0.0, seeds=(0,))
+    method(tmp_path, "fedper", 0.2, seeds=(0,))
+    html, _ = page.views(report.find([tmp_path]))
+    body = html.split('<table class="summary')[1].split("</table>")[0]
+    assert body.index("</i>fedper") < body.index("</i>local")
+    values = re.findall(r'<td[^>]* data-value="([^"]*)"', body)
+    assert len(values) == 2 * (len(tables.COLUMNS) - 1)
+    assert 'aria-sort="descending"' in body

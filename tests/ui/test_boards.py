@@ -1,0 +1,90 @@
+"""The board of recipes and the board of sites."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the page needs starlette: pip install 'idiolect[ui]'")
+httpx = pytest.importorskip("httpx")
+
+from idiolect.deploy.client_registry import ClientRegistry
+from idiolect.papers import recipe
+from idiolect.ui.recipe_board import RecipeBoard
+from tests.ui.pages import asking, going_run, small_run, wait_until
+
+RESULTS = Path(__file__).parents[2] / "benchmarks/results/papers"
+RECIPE = "fedas-table4"
+
+
+@pytest.fixture
+def one_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "names", lambda: [RECIPE])
+
+
+def test_recipes_are_counted_once_and_again_when_results_change(
+    one_recipe: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    real = RecipeBoard._told
+    monkeypatch.setattr(
+        RecipeBoard, "_told", lambda self, name: counted.append(name) or real(self, name)
+    )
+    board = RecipeBoard(tmp_path, tmp_path / "runs")
+    assert board()[0]["counting"]
+
+    def known() -> Any:
+        (card,) = board()
+        return None if card.get("counting") else card
+
+    empty = wait_until(known, 120)
+    assert set(empty["cells"]) <= {"missing", "nodata"} and "claims" in empty["verdicts"]
+    wait_until(lambda: not board._counting.locked() or board())
+    assert counted == [RECIPE]
+    (tmp_path / RECIPE).mkdir()
+    for file in (RESULTS / RECIPE).iterdir():
+        (tmp_path / RECIPE / file.name).write_bytes(file.read_bytes())
+
+    def done() -> Any:
+        (card,) = board()
+        return card if "done" in card["cells"] else None
+
+    full = wait_until(done, 120)
+    assert len(full["cells"]) == len(empty["cells"]) and "done" in full["told"]
+    assert counted == [RECIPE, RECIPE]
+
+
+def test_a_cell_whose_run_is_locked_is_running(one_recipe: None, tmp_path: Path) -> None:
+    board = RecipeBoard(tmp_path, tmp_path)
+    about = {"title": "", "done": 2, "nodata": 1, "verdicts": ""}
+    board._known[RECIPE] = (board._stamp(RECIPE), about)
+    job = SimpleNamespace(outs=[tmp_path / "going", tmp_path / "not-begun"])
+    board._parts[RECIPE] = SimpleNamespace(found=SimpleNamespace(jobs=[job]))
+    with going_run(tmp_path / "going", 400, 0.05):
+        (card,) = board()
+    assert card["cells"] == ["done", "done", "running", "missing", "nodata"]
+    assert card["told"] == "2 done, 1 running, 1 missing, 1 without data"
+
+
+def test_sites_follow_the_journal_of_the_server(tmp_path: Path) -> None:
+    """The lines are those the deploy room writes."""
+    run = small_run(tmp_path / "sites")
+    (run / "flower").mkdir()
+    (run / "flower/terms.json").write_text("{}")
+    registry = ClientRegistry(run / "flower/journal.jsonl")
+    registry.note("enrolled", client=0, name="Ulm", node="11")
+    registry.note("enrolled", client=1, name="<b>Bonn\x1b", node="12")
+    registry.note("refused", kind="train", client=1, node="12", reason="not finite")
+    registry.note("gone", client=0, reason="node is offline")
+    with asking(tmp_path, tmp_path / ".logs") as client:
+        board = client.get("/api/federation", params={"run": "sites"}).json()
+        ulm, bonn = board["sites"][:2]
+        assert ulm["name"] == "Ulm" and ulm["state"] == "gone" and bonn["delivered"] == 1
+        assert bonn["refused"] == 1 and bonn["last_note"] == "refused: not finite"
+        assert bonn["name"] == "<b>Bonn\\x1b" and bonn["state"] == "here"
+        registry.note("enrolled", client=0, name="Ulm", node="13")
+        again = client.get("/api/federation", params={"run": "sites"}).json()
+        assert again["sites"][0]["state"] == "here"
+        assert json.loads(client.get("/api/runs").text)["runs"][0]["federation"]

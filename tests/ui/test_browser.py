@@ -1,0 +1,236 @@
+"""The live page in a real browser: what people see, press and hear; nothing leaves the machine."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("starlette", reason="the page needs starlette: pip install 'idiolect[ui]'")
+pytest.importorskip("plotly", reason="the page needs plotly")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if CHROMIUM is None:
+    pytest.skip("no chromium is installed", allow_module_level=True)
+
+from tests.ui.pages import environment, going_run, served, small_run, some_runs, wait_until
+
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with sync_api.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(chromium: Any) -> Iterator[Any]:
+    """A tab that must log no error, and ask nobody but this machine."""
+    opened = chromium.new_page(viewport={"width": 1280, "height": 900})
+    opened.set_default_timeout(30_000)
+    said: list[str] = []
+    asked: list[str] = []
+    opened.on("console", lambda m: said.append(m.text) if m.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    opened.on("request", lambda request: asked.append(request.url))
+    yield opened
+    opened.close()
+    foreign = {urlsplit(url).hostname for url in asked if url.startswith(("http", "ws"))}
+    assert foreign <= {"127.0.0.1"}
+    assert not said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return some_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(folder, tmp_path_factory.mktemp("logs")) as (address, _):
+        yield address
+
+
+def rows(tab: Any) -> Any:
+    return tab.locator("table.runs tbody tr")
+
+
+def test_it_lists_runs_and_finds_some(tab: Any, address: str) -> None:
+    tab.goto(address)
+    sync_api.expect(rows(tab)).to_have_count(3)
+    tab.get_by_label("search runs").fill("fedper")
+    sync_api.expect(rows(tab)).to_have_count(1)
+    sync_api.expect(rows(tab).first).to_contain_text("finished")
+
+
+def test_three_runs_are_compared(tab: Any, address: str) -> None:
+    tab.goto(address)
+    for box in tab.get_by_role("checkbox").all():
+        box.check()
+    tab.get_by_role("button", name="Compare 3 runs").click()
+    sync_api.expect(tab.locator("table.summary tbody tr")).to_have_count(3)
+    tab.wait_for_selector(".plot .main-svg")
+    assert tab.locator(".plot .main-svg").count() >= 3
+
+
+def test_the_slider_changes_the_matrix(tab: Any, address: str) -> None:
+    tab.goto(f"{address}/#/report?run=fedavg-seed0")
+    slider = tab.get_by_label("round of the matrix")
+    tab.wait_for_selector("#matrix-plot .main-svg")
+    place = tab.locator("#matrix-plot")
+    before = place.evaluate("place => JSON.stringify(place.data[0].z)")
+    assert tab.locator("#matrix output").inner_text() == "round 4"
+    slider.focus()
+    tab.keyboard.press("ArrowLeft")
+    sync_api.expect(tab.locator("#matrix output")).to_have_text("round 3")
+    tab.wait_for_function(
+        "before => JSON.stringify(document.querySelector('#matrix-plot').data[0].z) !== before",
+        arg=before,
+    )
+
+
+def test_a_client_is_shown_over_the_rounds(tab: Any, address: str) -> None:
+    tab.goto(f"{address}/#/report?run=fedavg-seed0")
+    tab.get_by_role("button", name="client 2 over rounds").click()
+    tab.wait_for_selector("#client-plot .main-svg")
+
+
+def test_the_keyboard_is_enough(tab: Any, address: str) -> None:
+    """Tab and space choose runs, Enter compares; Tab and arrows reach the slider."""
+    tab.goto(address)
+    rows(tab).first.wait_for()
+
+    def reach(test: str) -> None:
+        for _ in range(200):
+            tab.keyboard.press("Tab")
+            if tab.evaluate(f"(() => {{ const e = document.activeElement; return {test}; }})()"):
+                return
+        raise AssertionError(f"Tab never reaches {test}")
+
+    for number in range(2):
+        reach(f"e.type === 'checkbox' && e.closest('tr').rowIndex === {number + 1}")
+        tab.keyboard.press("Space")
+    for _ in range(200):
+        tab.keyboard.press("Shift+Tab")
+        if tab.evaluate("document.activeElement.id") == "compare":
+            break
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert tab.evaluate(outline) != "none"
+    tab.keyboard.press("Enter")
+    tab.locator("table.summary").wait_for()
+    tab.goto(f"{address}/#/report?run=fedper-seed0")
+    tab.get_by_label("round of the matrix").wait_for()
+    reach("e.type === 'range'")
+    tab.keyboard.press("ArrowLeft")
+    sync_api.expect(tab.locator("#matrix output")).to_have_text("round 3")
+
+
+def test_a_going_run_is_followed_without_reload(tab: Any, tmp_path: Path) -> None:
+    with (
+        served(tmp_path, tmp_path / ".logs") as (address, _),
+        going_run(tmp_path / "run", 600, 0.05),
+    ):
+        tab.goto(address)
+        tab.evaluate("window.same = true")
+        first = rows(tab).first
+        first.locator(".state.running").wait_for()
+        before = first.inner_text()
+        wait_until(lambda: first.inner_text() != before)
+        first.get_by_role("link").click()
+        bar = tab.locator("#runs progress")
+        bar.wait_for()
+        value = float(bar.get_attribute("value"))
+        wait_until(lambda: float(bar.get_attribute("value")) > value)
+        assert tab.evaluate("window.same")
+
+
+def test_stop_and_resume_by_button(
+    tab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    with served(tmp_path, tmp_path / ".logs") as (address, page):
+        # The program that continues a run is the one of these tests, which learns nothing.
+        monkeypatch.setattr(
+            page.control,
+            "words",
+            lambda run: [sys.executable, "tests/runs/fake_simulation.py", str(run), "60", "0", "r"],
+        )
+        with going_run(tmp_path / "run", 60, 0.3) as going:
+            tab.goto(f"{address}/#/report?run=run")
+            tab.get_by_role("button", name="End after this round").click()
+            assert going.wait(30) == 130
+        tab.get_by_role("button", name="Continue").click()
+        tab.locator("#runs .state.finished").wait_for()
+    assert (tmp_path / "run/summary.json").exists()
+
+
+def test_hostile_and_half_written_runs_do_no_harm(tab: Any, tmp_path: Path) -> None:
+    markup = "<img src=x onerror=alert(1)><script>alert(2)<"
+    small_run(tmp_path / markup)
+    small_run(tmp_path / "sound")
+    half = small_run(tmp_path / "half")
+    (half / "config.yaml").write_text((half / "config.yaml").read_text()[:50])
+    begun = small_run(tmp_path / "begun")
+    for name in ("summary.json", "clients.parquet"):
+        (begun / name).unlink()
+    (begun / "events.jsonl").write_bytes((begun / "events.jsonl").read_bytes()[:-40])
+    with served(tmp_path, tmp_path / ".logs") as (address, _):
+        tab.goto(address)
+        sync_api.expect(rows(tab)).to_have_count(4)
+        sync_api.expect(tab.locator(".state.problem")).to_have_count(1)
+        assert markup in tab.locator("table.runs").inner_text()
+        assert tab.locator("main img").count() == 0
+        tab.get_by_role("link", name=markup).click()
+        tab.locator("table.summary").wait_for()
+        assert tab.locator("main img, main script").count() == 0
+        tab.goto(f"{address}/#/report?run=begun")
+        tab.locator("table.summary").wait_for()
+
+
+def luminance(colour: str) -> float:
+    parts = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return sum(share * v for share, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+VISIBLE_TEXT = """() => {
+  const found = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !node.checkVisibility() || node.closest("svg, .skip")) continue;
+    let behind = node, colour = "rgba(0, 0, 0, 0)";
+    while (behind && colour.endsWith(", 0)")) {
+      colour = getComputedStyle(behind).backgroundColor;
+      behind = behind.parentElement;
+    }
+    found.push([node.tagName + "." + node.className + " " + node.textContent.slice(0, 30),
+      getComputedStyle(node).color, colour]);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_dark(
+    scheme: str, chromium: Any, address: str, folder: Path
+) -> None:
+    tab = chromium.new_page(color_scheme=scheme)
+    chosen = "&".join(f"run={name.name}" for name in folder.iterdir())
+    for path, ready in (("/", "table.runs td"), (f"/#/report?{chosen}", ".plot .main-svg")):
+        tab.goto(address + path)
+        tab.wait_for_selector(ready)
+        texts = tab.evaluate(VISIBLE_TEXT)
+        assert len(texts) > 20
+        for what, ink, paper in texts:
+            light, dark = sorted((luminance(ink), luminance(paper)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (what, ink, paper)
+    tab.close()
