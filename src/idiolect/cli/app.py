@@ -18,6 +18,7 @@ from idiolect.cli import (
     compare,
     data,
     deploy,
+    export,
     failures,
     recipe,
     report,
@@ -62,7 +63,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, compare, recipe, report, ui, bench, catalogue, deploy):
+for group in (run, compare, recipe, report, export, ui, bench, catalogue, deploy):
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")
 
