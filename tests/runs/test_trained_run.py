@@ -107,7 +107,7 @@ def test_a_newcomer_gets_what_an_unseen_client_of_the_run_gets(tmp_path: Path, m
     opened = run(tmp_path / "run", method, "split.unseen=1")
     opened.restore()
     client = opened.federation.unseen[0]
-    found = opened.sim.newcomer_models(client)
+    found = newcomer.personal_models(opened.sim, client)
     for weights, column in zip(found, ("accuracy_before", "accuracy_after"), strict=True):
         module = opened.module()
         module.double().load_state_dict(weights)

@@ -13,12 +13,12 @@ import typer
 from typer.core import TyperGroup
 
 from idiolect.cli import (
+    after_training,
     bench,
     catalogue,
     compare,
     data,
     deploy,
-    export,
     failures,
     recipe,
     report,
@@ -63,7 +63,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, compare, recipe, report, export, ui, bench, catalogue, deploy):
+for group in (run, compare, recipe, report, after_training, ui, bench, catalogue, deploy):
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")
 

@@ -9,10 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core import tree
 from idiolect.core.method import Method
+from idiolect.core.tree import Tree
 from idiolect.data.given_samples import with_newcomer
 from idiolect.runs import predictions
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
+from idiolect.simulation import server_state
+from idiolect.simulation.requests import Fit
+from idiolect.simulation.simulation import Simulation
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def adapt(run: TrainedRun, file: Path, name: str) -> tuple[TrainedRun, Newcomer]
     never by the test samples."""
     joined = run.with_federation(with_newcomer(run.federation, file, name))
     at, client = joined.restore(), joined.federation.n_clients - 1
-    delivered, trained = joined.sim.newcomer_models(client)
+    delivered, trained = personal_models(joined.sim, client)
     test = joined.federation.test[client]
     found = [PersonalModel(w, at, f"checkpoint of round {at}") for w in (delivered, trained)]
     before, after = (
@@ -58,6 +63,15 @@ def adapt(run: TrainedRun, file: Path, name: str) -> tuple[TrainedRun, Newcomer]
     own = type(run.sim.method).adapt is not Method.adapt
     gives, model = ("delivered", found[0]) if own else ("trained", found[1])
     return joined, Newcomer(client, name, model, gives, before, after, _participants(run, at))
+
+
+def personal_models(sim: Simulation, client: int) -> tuple[Tree, Tree]:
+    """What an unseen client predicts with as delivered, and after one round's local work."""
+    delivered = sim.personal_model(client)
+    down = sim.engine.to_device(sim.method.download(sim.server, [client]).stacked(1))
+    fitted = Fit([client], sim.round, (down, sim.mine[[client]])).do(sim.method, sim.engine)
+    trained = tree.client(fitted.trained, 0)
+    return delivered, server_state.exported(sim.engine.net, trained, delivered)
 
 
 def _participants(run: TrainedRun, round: int) -> float | None:

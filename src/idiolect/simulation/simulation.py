@@ -332,14 +332,6 @@ class Simulation:
             params = tree.client(self._personal([client]), 0)
         return server_state.exported(self.engine.net, params, self._module_state)
 
-    def newcomer_models(self, client: int) -> tuple[Tree, Tree]:
-        """What an unseen client predicts with as delivered, and after one round's local work."""
-        down = self._download([client]).stacked(1)
-        fitted = Fit([client], self.round, (down, self.mine[[client]])).do(self.method, self.engine)
-        trained = tree.client(fitted.trained, 0)
-        whole = server_state.exported(self.engine.net, trained, self._module_state)
-        return self.personal_model(client), whole
-
 
 def _client_init(
     method: Method, engine: Engine, common: Tree, own: Mapping[int, Tree], ids: list[int]
