@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from idiolect.cli import (
+    after_training,
     bench,
     catalogue,
     compare,
@@ -81,7 +82,7 @@ def _options(
     """Personalized federated learning: many clients, one good model each."""
 
 
-for group in (run, compare, recipe, report, ui, bench, catalogue, deploy):
+for group in (run, compare, recipe, report, after_training, ui, bench, catalogue, deploy):
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")
 

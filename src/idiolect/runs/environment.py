@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from idiolect.data.federation import PARTS
 from idiolect.engine.ranks import Ranks
+from idiolect.errors import UserError
 
 PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-learn")
 
@@ -66,6 +67,16 @@ def fingerprints(config: Mapping[str, Any], sim: Any = None) -> dict[str, str]:
                 digest.update(file.name.encode() + file.read_bytes())
             found[name] = digest.hexdigest()
     return found
+
+
+def check_inputs(out: Path, config: Mapping[str, Any], sim: Any) -> None:
+    """Refuse to go on with other data or files than the run in `out` began with."""
+    with suppress(OSError, json.JSONDecodeError):
+        env = json.loads((out / "env.json").read_text(encoding="utf-8"))
+        for name, digest in fingerprints(config, sim).items():
+            if env.get("inputs", {}).get(name, digest) != digest:
+                what = config["data"]["name"] if name == "data" else config[name]
+                raise UserError(f"{name}: {what} changed since the run started; put it back")
 
 
 _digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # the runs of a comparison share data

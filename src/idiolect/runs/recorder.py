@@ -20,7 +20,7 @@ from idiolect.errors import UserError
 from idiolect.runs import checkpoint, run_files, seal
 from idiolect.runs.config import Config, digest, dump
 from idiolect.runs.directory import FILES, PARTS, read_events
-from idiolect.runs.environment import describe, fingerprints
+from idiolect.runs.environment import check_inputs, describe
 from idiolect.runs.export import ModelExport
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.progress import Progress
@@ -54,7 +54,7 @@ class Recorder:
 
     def read(self) -> None:
         """Read what the run recorded so far."""
-        self._check_inputs()
+        check_inputs(self.out, self.config, self.sim)
         self.events = run_files.plain_events(read_events(self.out), self.out / "events.jsonl")
         with run_files.sound(self.clients.path):
             self.clients.load()
@@ -109,14 +109,6 @@ class Recorder:
             f"or `idiolect resume {self.out} --from-start` sets all of it aside and begins at round"
             " 0"
         )
-
-    def _check_inputs(self) -> None:
-        with suppress(OSError, json.JSONDecodeError):
-            env = json.loads((self.out / "env.json").read_text(encoding="utf-8"))
-            for name, digest in fingerprints(self.config, self.sim).items():
-                if env.get("inputs", {}).get(name, digest) != digest:
-                    what = self.config["data"]["name"] if name == "data" else self.config[name]
-                    raise UserError(f"{name}: {what} changed since the run started; put it back")
 
     def cut(self) -> None:
         """Forget on disk what is later than the round to go on from."""

@@ -1,0 +1,156 @@
+"""`idiolect export`, `predict` and `adapt`: what a run's models are good for afterwards."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from idiolect.cli import screen
+from idiolect.cli.options import AllowCode, Json, Out, examples
+from idiolect.cli.options import path as as_path
+from idiolect.core.text import one_line
+from idiolect.errors import UserError
+
+commands = typer.Typer()
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", parser=as_path, help="Directory of a run.")]
+Who = Annotated[str, typer.Option(help="Name or number of the client.")]
+Licence = Annotated[
+    str | None, typer.Option(help="Licence of the model, for its card; e.g. CC-BY-4.0.")
+]
+
+
+@commands.command(
+    epilog=examples(
+        "idiolect export runs/fedas --client 3",
+        "idiolect export runs/wards --client ward-b --out ward-b --licence CC-BY-4.0",
+    )
+)
+def export(
+    path: RunPath,
+    client: Who,
+    out: Out = None,
+    licence: Licence = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write model.onnx too (needs onnx and onnxscript).")
+    ] = False,
+    allow_code: AllowCode = None,
+    as_json: Json = False,
+) -> None:
+    """Write a client's personal model as safetensors, with a card that says what it is."""
+    from idiolect.runs import personal_export
+    from idiolect.runs.trained_run import TrainedRun
+
+    run = TrainedRun(path, allow_code or ())
+    number = run.client(client)
+    place = out or path / "exports" / f"client_{number:04d}"
+    card = personal_export.export(run, number, place, licence, onnx)
+    if as_json:
+        screen.print_json(card)
+        return
+    name, metric = one_line(card["client"]["name"]), card["metric"]
+    print(
+        f"client {name}: {card['method']['name']}, {card['source']}, "
+        f"{100 * metric['value']:.1f} % of {metric['samples']} test samples"
+    )
+    print(f"model: {place / 'model.safetensors'}\ncard: {place / 'card.json'}")
+
+
+@commands.command(
+    epilog=examples(
+        "idiolect predict runs/fedas --client 3 --data new.npz",
+        "idiolect predict runs/fedas --client 3 --data new.npz --out answers.parquet",
+    )
+)
+def predict(
+    path: RunPath,
+    client: Who,
+    data: Annotated[
+        Path, typer.Option(parser=as_path, help="An .npz file with samples x, as the run's data.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", parser=as_path, help="File to write, .csv or .parquet."),
+    ] = None,
+    allow_code: AllowCode = None,
+    as_json: Json = False,
+) -> None:
+    """What a client's model says about new samples; the run's normalisation is applied."""
+    from idiolect.data.given_samples import to_predict
+    from idiolect.runs import predictions
+    from idiolect.runs.trained_run import TrainedRun
+
+    place = out or data.with_name(f"{data.stem}.predictions.csv")
+    if place.suffix.lower() not in predictions.FORMS:
+        raise UserError(f"--out {place}: predictions are written as .csv or .parquet")
+    run = TrainedRun(path, allow_code or ())
+    number = run.client(client)
+    samples, labelled = to_predict(run.federation, data)
+    found = predictions.probabilities(run.module(run.personal(number)), samples, samples.test[0])
+    predictions.write(found, place)
+    right = (found.argmax(1) == samples.y.numpy()).mean() if labelled else None
+    if as_json:
+        told = None if right is None else float(right)
+        screen.print_json({"samples": len(found), "accuracy": told, "file": str(place)})
+        return
+    print(f"{len(found)} samples" + ("" if right is None else f", {100 * right:.1f} % as labelled"))
+    print(f"predictions: {place}")
+
+
+@commands.command(
+    epilog=examples(
+        "idiolect adapt runs/fedas --data ward-d.npz",
+        "idiolect adapt runs/fedas --data ward-d.npz --client ward-d --out ward-d",
+    )
+)
+def adapt(
+    path: RunPath,
+    data: Annotated[
+        Path,
+        typer.Option(
+            parser=as_path,
+            help="An .npz file with x_train, y_train, x_test, y_test of the new client.",
+        ),
+    ],
+    client: Annotated[str | None, typer.Option(help="What to call it; the file's name.")] = None,
+    out: Out = None,
+    licence: Licence = None,
+    allow_code: AllowCode = None,
+    as_json: Json = False,
+) -> None:
+    """Give a client that never took part its model, by the method's own way, and state the gap."""
+    from idiolect.runs import newcomer, personal_export
+    from idiolect.runs.trained_run import TrainedRun
+
+    name = data.stem if client is None else client
+    joined, found = newcomer.adapt(TrainedRun(path, allow_code or ()), data, name)
+    module = joined.module(found.model)
+    card = personal_export.describe(joined, found.client, found.model, module, licence)
+    card["newcomer"] = found.as_dict()
+    place = out or data.with_name(f"{data.stem}.model")
+    personal_export.write(place, found.model, card)
+    if as_json:
+        screen.print_json(found.as_dict())
+        return
+    for line in _told(card["newcomer"]):
+        print(line)
+    print(f"model: {place / 'model.safetensors'}\ncard: {place / 'card.json'}")
+
+
+def _told(found: dict[str, object]) -> list[str]:
+    def percent(key: str) -> float:
+        value = found[key]
+        assert isinstance(value, float)
+        return 100 * value
+
+    gain = percent("trained") - percent("delivered")
+    lines = [
+        f"{one_line(str(found['client']))}: {percent('delivered'):.1f} % with what the server "
+        f"sends, {percent('trained'):.1f} % after one round of local work ({gain:+.1f} points)",
+    ]
+    if found["participants"] is not None:
+        lines.append(
+            f"clients that took part: {percent('participants'):.1f} %; the gap of the model given "
+            f"({found['gives']}): {percent('gap'):+.1f} points"
+        )
+    return lines

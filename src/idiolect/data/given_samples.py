@@ -1,0 +1,99 @@
+"""Samples that came after a run, in the form of its federation: to predict, or for a newcomer."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idiolect.data.arrays import read_npz
+from idiolect.data.client_arrays import PARTS, check_keys, pair
+from idiolect.data.federation import Federation
+from idiolect.errors import UserError
+
+ARRAYS = tuple(f"{v}_{part}" for part in PARTS for v in "xy")
+
+
+def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
+    """The samples `x` of an .npz file (`x_test` if it has no `x`), normalised as the federation's,
+    and whether it has their labels too (`y`, `y_test`)."""
+    found = read_npz(_existing(file), ("x", "y", "x_test", "y_test"))
+    end = "" if "x" in found else "_test"
+    if f"x{end}" not in found:
+        raise UserError(f"{file} has no array x; save it with np.savez(file, x=…)")
+    labelled = f"y{end}" in found
+    labels = found[f"y{end}"] if labelled else torch.zeros(len(found[f"x{end}"]), dtype=torch.int64)
+    with _told(file, 0):
+        x, y = pair(0, "test", {"x_test": found[f"x{end}"], "y_test": labels})
+        _check_form(federation, x, f"x{end}")
+        rows = torch.arange(len(x))
+        given = replace(
+            federation, x=x, y=y, train=(rows,), val=(), test=(rows,), names=(), unseen=()
+        )
+    return given, labelled
+
+
+def with_newcomer(federation: Federation, file: Path, name: str) -> Federation:
+    """The federation and one client more, who never takes part: the last one. Its .npz file has
+    x_train, y_train, x_test and y_test, and x_val and y_val if there is a validation part."""
+    if name in federation.names:
+        raise UserError(f"client '{name}' took part in the run; give --client another name")
+    number, arrays = federation.n_clients, read_npz(_existing(file), ARRAYS)
+    with _told(file, number):
+        check_keys(number, arrays)
+        parts = {part: pair(number, part, arrays) for part in PARTS}
+        for part, (x, _) in parts.items():
+            if len(x):
+                _check_form(federation, x, f"x_{part}")
+        return _joined(federation, parts, name)
+
+
+def _joined(
+    federation: Federation, parts: Mapping[str, tuple[Tensor, Tensor]], name: str
+) -> Federation:
+    xs, ys, rows = [federation.x], [federation.y], {}
+    start = len(federation.x)
+    for part, (x, y) in parts.items():
+        rows[part] = torch.arange(start, start + len(x))
+        if len(x):
+            xs.append(x)
+            ys.append(y)
+        start += len(x)
+    changes: dict[str, Any] = {part: (*getattr(federation, part), rows[part]) for part in PARTS}
+    return replace(
+        federation,
+        x=torch.cat(xs),
+        y=torch.cat(ys),
+        names=(*federation.names, name),
+        unseen=(*federation.unseen, federation.n_clients),
+        **changes,
+    )
+
+
+def _check_form(federation: Federation, x: Tensor, what: str) -> None:
+    theirs = federation.x
+    if x.shape[1:] != theirs.shape[1:] or x.dtype != theirs.dtype:
+        raise UserError(
+            f"{what} holds {x.dtype} samples of shape {list(x.shape[1:])}, the run's are "
+            f"{theirs.dtype} of {list(theirs.shape[1:])}; bring them to that form"
+        )
+    if len(x) == 0:
+        raise UserError(f"{what} has no samples")
+
+
+def _existing(file: Path) -> Path:
+    if not file.is_file():
+        raise UserError(f"--data {file} is no file; give an .npz file")
+    return file
+
+
+@contextmanager
+def _told(file: Path, client: int) -> Iterator[None]:
+    """Errors about arrays name their file; which client it is needs no saying."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{file}: {str(error).removeprefix(f'client {client}: ')}") from None

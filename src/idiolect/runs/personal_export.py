@@ -1,0 +1,151 @@
+"""A client's model as files that stand alone: weights, and a card that says what they are.
+
+DIR/model.safetensors  weights under the names of the plain nn.Module
+DIR/card.json          classes, input, network, method, accuracy, data, licence, commit
+DIR/README.md          the same for people, with the lines that load it
+DIR/model.onnx         where it was asked for
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import idiolect
+from idiolect.core import files
+from idiolect.core.text import one_line
+from idiolect.errors import UserError
+from idiolect.runs import predictions, run_files
+from idiolect.runs.config import digest, own_model
+from idiolect.runs.trained_run import PersonalModel, TrainedRun
+
+Card = dict[str, Any]
+
+
+def export(
+    run: TrainedRun, client: int, out: Path, licence: str | None = None, onnx: bool = False
+) -> Card:
+    """Write the client's model and its card; the card says what the files written predict."""
+    if onnx:
+        _check_onnx()
+    model = run.personal(client)
+    module = run.module(model)
+    card = describe(run, client, model, module, licence)
+    card["metric"]["reported"] = run.accuracy(client, model.round)
+    write(out, model, card)
+    if onnx:
+        _write_onnx(module, run.federation.shape, out / "model.onnx")
+    return card
+
+
+def describe(
+    run: TrainedRun, client: int, model: PersonalModel, module: nn.Module, licence: str | None
+) -> Card:
+    """What a personal model is. Its accuracy is that of the plain module with these weights."""
+    fed, config = run.federation, run.config
+    env = run_files.read_json(run.path / "env.json")
+    test = fed.test[client]
+    return {
+        "client": {
+            "id": client,
+            "name": fed.names[client],
+            "train": len(fed.train[client]),
+            "validation": len(fed.val[client]),
+            "test": len(test),
+            "classes": torch.unique(fed.y[fed.train[client]]).tolist(),
+        },
+        "classes": fed.classes,
+        "input": {
+            "shape": list(fed.shape),
+            "dtype": str(fed.x.dtype).removeprefix("torch."),
+            "divided_by": 255 if fed.x.dtype == torch.uint8 else 1,
+            "mean": fed.mean and list(fed.mean),
+            "std": fed.std and list(fed.std),
+        },
+        "model": dict(config["model"]),
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "method": dict(config["method"]),
+        "metric": {
+            "name": "accuracy",
+            "on": "the client's own test samples",
+            "value": predictions.accuracy(module, fed, test),
+            "samples": len(test),
+        },
+        "round": model.round,
+        "rounds": config["rounds"],
+        "source": model.source,
+        "data": dict(config["data"]),
+        "split": dict(config["split"]),
+        "seed": config["seed"],
+        "licence": licence,
+        "run": digest(config),
+        "commit": env.get("commit"),
+        "idiolect": idiolect.__version__,
+    }
+
+
+def write(out: Path, model: PersonalModel, card: Card) -> None:
+    """The files of an export, each whole or as it was."""
+    out.mkdir(parents=True, exist_ok=True)
+    files.write_tensors(out / "model.safetensors", model.weights)
+    files.write_json(out / "card.json", card)
+    files.write_text(out / "README.md", _page(card))
+
+
+def _page(card: Card) -> str:
+    who, metric, given = card["client"], card["metric"], card["input"]
+    scale = " divided by 255" if given["divided_by"] == 255 else ""
+    norm = f", less {given['mean']}, over {given['std']} per channel" if given["mean"] else ""
+    sizes = f"{who['train']} training, {who['validation']} validation, {who['test']} test samples"
+    lines = {
+        "Client": f"{who['name']} (number {who['id']}): {sizes}",
+        "Accuracy": f"{100 * metric['value']:.1f} % on {metric['on']} ({metric['samples']})",
+        "Classes": f"{card['classes']}; this client trained on {who['classes']}",
+        "Input": f"{given['dtype']}{scale}{norm}, shape {given['shape']}",
+        "Network": f"{_words(card['model'])}; {card['parameters']} parameters",
+        "Method": f"{_words(card['method'])}; round {card['round']} of {card['rounds']}",
+        "Data": f"{_words(card['data'])}; split {_words(card['split'])}; seed {card['seed']}",
+        "Licence": card["licence"] or "not stated",
+        "Made by": f"Idiolect {card['idiolect']}, commit {card['commit']}, run {card['run']}",
+    }
+    about = "".join(f"- **{name}**: {one_line(text)}\n" for name, text in lines.items())
+    permission = ", allow_code=[card['model']['name']]" if own_model(card) else ""
+    return f"""# Personal model of client {one_line(who["name"])}
+
+{about}
+```python
+import json
+from safetensors.torch import load_file
+from idiolect import models
+
+card = json.load(open("card.json"))
+module = models.build(card["model"], card["input"]["shape"], card["classes"]{permission})
+module.load_state_dict(load_file("model.safetensors"))
+module.eval()
+```
+"""
+
+
+def _words(section: dict[str, Any]) -> str:
+    """`fedas: lr 0.005, epochs 5`."""
+    options = [f"{key} {value}" for key, value in section.items() if key != "name"]
+    return ": ".join([str(section.get("name")), *([", ".join(options)] if options else [])])
+
+
+def _check_onnx() -> None:
+    """Before anything is computed: PyTorch writes ONNX through packages that it does not bring."""
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"--onnx needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+
+
+def _write_onnx(module: nn.Module, shape: tuple[int, ...], path: Path) -> None:
+    like = torch.zeros(2, *shape, dtype=next(p.dtype for p in module.parameters()))
+    batch = torch.export.Dim("batch")
+    with files.replacing(path) as draft:
+        program = torch.onnx.export(module, (like,), dynamo=True, dynamic_shapes=({0: batch},))
+        if program is None:
+            raise UserError(f"PyTorch could not write {path}; leave out --onnx")
+        program.save(draft)

@@ -1,0 +1,134 @@
+"""A run opened again for its models: its clients, and what each of them predicts with."""
+
+import re
+from collections.abc import Collection
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from idiolect.core.text import shortened
+from idiolect.core.tree import Tree
+from idiolect.data import Federation
+from idiolect.errors import UserError, did_you_mean
+from idiolect.runs import checkpoint, directory, run_files, seal
+from idiolect.runs import config as settings
+from idiolect.runs.build import build_model, build_with, builder
+from idiolect.runs.environment import check_inputs
+from idiolect.runs.history import ClientLog
+
+SAVE_FIRST = "run it again with --save-models last"
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """What a client predicts with, under the plain module's names."""
+
+    weights: Tree
+    round: int
+    source: str  # the part of the run it was read from
+
+
+class TrainedRun:
+    """The settings, clients and models of a run; nothing of the run is changed."""
+
+    def __init__(self, path: Path, allow_code: Collection[str] = ()) -> None:
+        self.path, self.config = path, directory.read_config(path)
+        if self.config.get("data", {}).get("name") == "sites":
+            raise UserError(
+                f"{path} is a run of real sites, which keep their models: see models/ in the "
+                "folder that the site was given as --state"
+            )
+        settings.check(self.config, path / "config.yaml")
+        seal.check(path, self.config, lambda line: None)  # runs of earlier versions have none
+        self._allowed = seal.approved(path, self.config) | {*allow_code}
+        # Where the run computed says nothing about this machine.
+        self._here = self.config | {"device": "auto"}
+        self.sim: Any = builder(self._here, self._allowed, path)(self._here)
+        check_inputs(path, self.config, self.sim)
+
+    def with_federation(self, federation: Federation) -> "TrainedRun":
+        """The same run with other clients besides its own."""
+        other = copy(self)
+        other.sim = build_with(self._here, federation, self._allowed)
+        return other
+
+    @property
+    def federation(self) -> Federation:
+        federation: Federation = self.sim.federation
+        return federation
+
+    def client(self, who: str) -> int:
+        """A client's number, from its name or its number."""
+        names = self.federation.names
+        if who in names:
+            return names.index(who)
+        if re.fullmatch(r"\d{1,9}", who) and int(who) < len(names):
+            return int(who)
+        if len(names) > 50 or names == tuple(map(str, range(len(names)))):
+            told = shortened(who, 40)
+            raise UserError(f"{self.path} has no client '{told}'; give 0 to {len(names) - 1}")
+        raise did_you_mean(who, names, f"client of {self.path}")
+
+    def module(self, model: PersonalModel | None = None) -> nn.Module:
+        """The plain module, with these weights if there are any."""
+        module = build_model(self.config, self.federation, self._allowed)
+        if model is not None:
+            floats = [v.dtype for v in model.weights.values() if v.is_floating_point()]
+            module.to(floats[0]).load_state_dict(model.weights)
+        return module.eval()
+
+    def personal(self, client: int) -> PersonalModel:
+        """The model that the run saved, else the one of its last checkpoint."""
+        folder = self._saved()
+        if folder is None:
+            at = self.restore()
+            return PersonalModel(self.sim.personal_model(client), at, f"checkpoint of round {at}")
+        from safetensors.torch import load_file
+
+        file = folder / f"client_{client:04d}.safetensors"
+        with run_files.sound(file):
+            weights = load_file(file)
+            at = run_files.read_json(folder / "round.json")["round"]
+        return PersonalModel(weights, int(at), f"models/{folder.name}")
+
+    def restore(self) -> int:
+        """Put the simulation where the last checkpoint left it; its round."""
+        folder = self.path / "checkpoint"
+        newest = max(checkpoint.rounds(folder), default=checkpoint.NOTHING_YET)
+        if newest == checkpoint.NOTHING_YET:
+            raise UserError(f"{self.path} has neither models nor a checkpoint; {SAVE_FIRST}")
+        try:
+            saved = checkpoint.read(folder, newest)
+            self.sim.restore(saved.tensors, saved.meta)
+        except checkpoint.Damaged as damage:
+            raise UserError(
+                f"{folder}: the checkpoint of round {newest} is damaged ({damage}); {SAVE_FIRST}"
+            ) from None
+        return saved.round
+
+    def accuracy(self, client: int, round: int, column: str = "accuracy_before") -> float | None:
+        """What the run reports for a client in a round; None where nothing was tested."""
+        rows = self.table().get(round, {})
+        if column not in rows:
+            return None
+        value = float(rows[column][rows["client"] == client][0])
+        return value if np.isfinite(value) else None
+
+    def table(self) -> dict[int, Any]:
+        """clients.parquet by round."""
+        log = ClientLog(self.path)
+        with run_files.sound(log.path):
+            log.load()
+        return dict(log.rounds)
+
+    def _saved(self) -> Path | None:
+        """The export to take: the one the run made last."""
+        folder = self.path / "models"
+        rounds = sorted(folder.glob("round_*"), key=lambda path: (len(path.name), path.name))
+        named = [folder / name for name in ("last", "best")]
+        whole = [path for path in (*named, *rounds[::-1]) if (path / "round.json").is_file()]
+        return next(iter(whole), None)

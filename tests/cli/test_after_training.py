@@ -1,0 +1,96 @@
+"""`idiolect export`, `predict` and `adapt` on a small run."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from idiolect.data import Federation
+from idiolect.runs.build import load_federation
+from idiolect.runs.directory import read_config
+from tests.cli.calls import TINY, call
+
+
+@pytest.fixture
+def federation() -> Federation:
+    assert call("run", "fedper", *TINY, "--out", "r").exit_code == 0
+    return load_federation(read_config(Path("r")))
+
+
+def test_export_writes_a_model_and_its_card(federation: Federation) -> None:
+    result = call("export", "r", "--client", "1", "--licence", "MIT")
+    assert result.exit_code == 0, result.output
+    card = json.loads(Path("r/exports/client_0001/card.json").read_text())
+    assert card["licence"] == "MIT" and card["client"]["id"] == 1
+    assert f"{100 * card['metric']['value']:.1f} %" in result.stdout
+    again = call("export", "r", "--client", "1", "--out", "elsewhere", "--json")
+    assert json.loads(again.stdout)["metric"] == card["metric"]
+    assert Path("elsewhere/model.safetensors").exists()
+    assert call("report", "r").exit_code == 0  # an export is no part of the run
+
+
+def test_export_names_what_onnx_needs(federation: Federation) -> None:
+    result = call("export", "r", "--client", "0", "--onnx")
+    if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxscript"):
+        assert Path("r/exports/client_0000/model.onnx").exists()
+    else:
+        assert result.exit_code == 2 and "--onnx needs onnx" in result.stderr
+        assert not Path("r/exports").exists()
+
+
+def test_predict_answers_as_the_run_did(federation: Federation) -> None:
+    rows = federation.test[2]
+    np.savez("new.npz", x=federation.x[rows].numpy(), y=federation.y[rows].numpy())
+    result = call("predict", "r", "--client", "2", "--data", "new.npz", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    table = pq.read_table("r/clients.parquet").to_pydict()
+    reported = [
+        value
+        for value, client, round in zip(
+            table["accuracy_before"], table["client"], table["round"], strict=True
+        )
+        if (client, round) == (2, 2)
+    ]
+    assert told["accuracy"] == pytest.approx(reported[0])
+    lines = Path("new.predictions.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(rows) and lines[0].startswith('"row","class","probability","p0"')
+    parquet = call("predict", "r", "--client", "2", "--data", "new.npz", "--out", "p.parquet")
+    assert parquet.exit_code == 0, parquet.output
+    found = pq.read_table("p.parquet").to_pydict()
+    right = np.mean(np.array(found["class"]) == federation.y[rows].numpy())
+    assert right == pytest.approx(told["accuracy"])
+    wrong = call("predict", "r", "--client", "2", "--data", "new.npz", "--out", "p.txt")
+    assert wrong.exit_code == 2 and ".csv or .parquet" in wrong.stderr
+
+
+def test_adapt_states_the_gap(federation: Federation) -> None:
+    train, test = federation.train[0], federation.test[0]
+    x, y = federation.x.numpy(), federation.y.numpy()
+    np.savez("ward.npz", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
+    result = call("adapt", "r", "--data", "ward.npz")
+    assert result.exit_code == 0, result.output
+    assert "after one round of local work" in result.stdout and "the gap" in result.stdout
+    card = json.loads(Path("ward.model/card.json").read_text())
+    assert card["client"]["name"] == "ward" and card["newcomer"]["gives"] == "trained"
+    assert card["metric"]["value"] == card["newcomer"]["trained"]
+    again = call("adapt", "r", "--data", "ward.npz", "--client", "w", "--out", "w", "--json")
+    assert json.loads(again.stdout) == card["newcomer"] | {"client": "w"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["export", "r", "--client", "7"], "give 0 to 3"),
+        (["export", "nowhere", "--client", "0"], "is not a run"),
+        (["predict", "r", "--client", "0", "--data", "no.npz"], "no file"),
+        (["adapt", "r", "--data", "no.npz"], "no file"),
+    ],
+)
+def test_a_mistake_is_one_line(federation: Federation, words: list[str], said: str) -> None:
+    result = call(*words)
+    assert result.exit_code == 2 and said in result.stderr, result.output
+    assert len(result.stderr.strip().splitlines()) == 1
