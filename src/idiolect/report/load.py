@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.runs import run_files
 from idiolect.runs.directory import read_config, read_events
@@ -36,6 +37,13 @@ class Run:
     @property
     def seed(self) -> int:
         return int(self.config["seed"])
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """What clients are called: by their data, else by number."""
+        numbers = self.table.get("client", np.empty(0, np.int32)).tolist()
+        names = self.table.get("name", [f"client {k}" for k in numbers])
+        return {k: one_line(name) for k, name in zip(numbers, names, strict=True)}
 
     @cached_property
     def matrices(self) -> dict[str, dict[int, torch.Tensor]]:

@@ -40,7 +40,9 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
         gains: list[tuple[float, str]] = []
         for run, _, gain in group.gains(found):
             pairs = zip(gain["per_client"], gain["clients"], strict=True)
-            gains += [(100 * value, f"client {k}, seed {run.seed}") for value, k in pairs]
+            gains += [
+                (100 * value, f"{_plain(run.names[k])}, seed {run.seed}") for value, k in pairs
+            ]
         if not gains:
             continue
         gains.sort(reverse=True)
@@ -66,7 +68,7 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
             for client, (value, size) in metrics.client_accuracy(run.table).items():
                 x.append(round(100 * theirs[client][0], 2))
                 y.append(round(100 * value, 2))
-                who.append(f"client {client}, seed {run.seed}, {size} test samples")
+                who.append(f"{_plain(run.names[client])}, seed {run.seed}, {size} test samples")
         if x:
             marker = {"size": 7, "color": colour(group), "opacity": 0.75}
             hover = "%{text}<br>local %{x:.1f}, here %{y:.1f}<extra></extra>"
