@@ -1,6 +1,7 @@
 """`idiolect data`."""
 
 import json
+from pathlib import Path
 
 from tests.cli.calls import call
 
@@ -11,3 +12,17 @@ def test_data_commands() -> None:
     about = json.loads(call("data", "inspect", "digits", "--clients", "5", "--json").stdout)
     assert about["n_clients"] == 5
     assert "5 clients" in call("data", "inspect", "digits", "--clients", "5").stdout
+
+
+def test_inspect_finds_leaks_and_classes_of_one_sample(tmp_path: Path) -> None:
+    lines = ["a,b,label,client,part"]
+    for i in range(12):
+        lines.append(f"{i},{i * i},{'cat' if i % 2 else 'dog'},{'xy'[i % 3 == 0]},train")
+    lines += ["3,9,cat,x,test", "77,1,emu,x,test", "78,1,dog,y,test"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    told = json.loads(call("data", "inspect", tmp_path / "t.csv", "--json").stdout)["findings"]
+    assert told["leaks"] == {"x": 1} and told["leaks_of_own"] == 0
+    assert told["one_sample_classes"] == ["emu"] and told["tested_on_unknown_classes"] == ["x"]
+    shown = call("data", "inspect", tmp_path / "t.csv").stdout
+    assert "1 of 3 test samples are also training samples" in shown and "█" in shown
+    assert call("data", "inspect", "digits", "--split", "iid").exit_code == 0

@@ -63,7 +63,7 @@ def test_lists_are_json():
         ({"name": "digits"}, {"name": "iid", "clients": None}, 0, "needs split.clients"),
         ({"name": "digits"}, {"name": "iid", "clients": 2000}, 0, "1797 samples; lower"),
         ({"name": "digits"}, {"name": "iid"}, -1, "seed"),
-        ({"name": "digits"}, {"name": "natural"}, 0, "femnist or omniglot"),
+        ({"name": "digits"}, {"name": "natural"}, 0, "femnist, omniglot, or your own"),
         ({}, {"name": "iid"}, 0, "data needs a name"),
         ({"name": "digits"}, {}, 0, "split needs a name"),
     ],

@@ -72,6 +72,7 @@ def compare(
     A setting for one method only is written with its name: --set fedas.lr=0.01, --sweep
     fedas.lr=0.01,0.1.
     """
+    from idiolect.data.datasets import list_names
     from idiolect.runs import compare as comparison
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
@@ -80,7 +81,8 @@ def compare(
     chosen = comparison.seeds_of(seeds, config, flags, sets)
     split = flags.get("split", {}).get("name", default.split["name"])
     data = flags.get("data", {}).get("name", default.data["name"])
-    place = out or Path("runs") / f"compare-{data}-{split}"
+    named = f"{data}-{split}" if data in list_names() else settings.short_name(data)
+    place = out or Path("runs") / f"compare-{named}"
     plan = comparison.plans(methods, chosen, place, config, flags, sets, sweep or ())
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
     _run(plan, place, as_json, build=builder(plan[0].config, allowed, config))

@@ -6,6 +6,7 @@ import typer
 
 from idiolect.cli import screen
 from idiolect.cli.options import Json, Set, examples, flags_of, with_settings
+from idiolect.core.text import one_line
 
 commands = typer.Typer(
     help="Datasets: what there is, where it lies, how a split looks.", no_args_is_help=True
@@ -37,20 +38,32 @@ def data_get(
 
 @commands.command(
     "inspect",
-    epilog=examples("idiolect data inspect mnist --split classes --clients 10 --set split.k=6"),
+    epilog=examples(
+        "idiolect data inspect mnist --split classes --clients 10 --set split.k=6",
+        "idiolect data inspect readings.csv --set data.client=site --set data.label=kind",
+    ),
 )
 @with_settings("split", "clients", "seed")
 def data_inspect(
-    name: Annotated[str, typer.Argument(help="Dataset (idiolect data list).")] = "digits",
+    name: Annotated[
+        str, typer.Argument(help="Dataset (idiolect data list), or your own files or function.")
+    ] = "digits",
     set_: Set = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
-    """How a split looks: samples and classes of every client."""
+    """How a split looks: samples and classes of every client, and what is odd in the data."""
     from idiolect.data import describe
+    from idiolect.data.findings import findings
     from idiolect.runs import build
     from idiolect.runs import config as settings
 
-    flags = flags_of({"data": name, **given})
-    config = settings.resolve(None, {**flags, "method": {"name": "local"}}, set_ or ())
-    screen.print_federation(describe(build.load_federation(config)), as_json)
+    flags, sets = flags_of({"data": name, **given}), set_ or ()
+    config = settings.resolve(None, {**flags, "method": {"name": "local"}}, sets)
+    federation = build.load_federation(config, settings.code_named(flags, sets))
+    about = {**describe(federation), "findings": findings(federation)}
+    screen.print_federation(about, as_json)
+    if not as_json:
+        screen.print_split(about)
+        for line in about["findings"]["lines"]:
+            print(one_line(line))

@@ -112,5 +112,7 @@ def show(place: Path, summary: dict[str, Any], as_json: bool) -> None:
 
 
 def _run_name(config: Mapping[str, Any]) -> str:
-    method, data, split = (config[key]["name"] for key in ("method", "data", "split"))
+    from idiolect.runs.config import short_name
+
+    method, data, split = (short_name(config[key]["name"]) for key in ("method", "data", "split"))
     return f"{method}-{data}-{split}-seed{config['seed']}"

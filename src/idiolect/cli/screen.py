@@ -69,6 +69,28 @@ def print_federation(about: dict[str, Any], as_json: bool) -> None:
     _print_grid(("client", *samples, "classes in training (class:samples)"), rows)
 
 
+SHADES = " ░▒▓█"
+WIDEST_SPLIT = 60  # classes that are drawn
+
+
+def print_split(about: dict[str, Any]) -> None:
+    """The split as a drawing: a row per client, a column per class, darker for more samples."""
+    classes = about["classes"]
+    if classes > WIDEST_SPLIT:
+        print(f"the split is not drawn: {classes} classes; the most is {WIDEST_SPLIT}")
+        return
+    counts = [
+        [client["histogram"]["train"].get(str(c), 0) for c in range(classes)]
+        for client in about["clients"]
+    ]
+    most = max((n for row in counts for n in row), default=0) or 1
+    wide = max(len(one_line(client["name"])) for client in about["clients"])
+    print(f"training samples by client and class (█ is {most}):")
+    for client, row in zip(about["clients"], counts, strict=True):
+        cells = "".join(2 * SHADES[-(-n * (len(SHADES) - 1) // most)] for n in row)
+        print(f"{one_line(client['name']):>{wide}} │{cells}│")
+
+
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Measured rows as a table, numbers to three digits."""
     columns = {n: v for row in rows for n, v in row.items() if not isinstance(v, list)}

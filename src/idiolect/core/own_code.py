@@ -1,4 +1,4 @@
-"""Classes of the user's own, named `file.py:Class` or `module:Class`.
+"""Classes and functions of the user's own, named `file.py:Class` or `module:Class`.
 
 Importing a module runs it. So a name is loaded only if it is among those that were allowed, which
 is decided before anything is imported: neither a settings file nor the run of a stranger can allow
@@ -6,13 +6,14 @@ what it names. What is loaded must be a class of the kind that is wanted before 
 """
 
 import hashlib
+import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from idiolect.errors import UserError
 
@@ -22,6 +23,12 @@ T = TypeVar("T")
 def is_own(name: object) -> bool:
     """Whether a name of a config means own code and not something that is registered."""
     return isinstance(name, str) and ":" in name
+
+
+def is_function(name: object) -> bool:
+    """Whether the name of data means `file.py:function` or `module:function`; a path may hold a
+    colon too."""
+    return isinstance(name, str) and bool(re.fullmatch(r"(.+\.py|[\w.]+):[^\W\d]\w*", name))
 
 
 def whole(name: str) -> str:
@@ -47,6 +54,25 @@ def require(name: str, allowed: Collection[str], source: str) -> None:
 
 def load(name: str, kind: type[T], what: str, allowed: Collection[str] = ()) -> type[T]:
     """The class of this name, a subclass of `kind`. `what` is the setting: 'model'."""
+    found = _loaded(name, what, allowed)
+    if not isinstance(found, type) or not issubclass(found, kind):
+        raise UserError(
+            f"{what} '{name}' is not a class of the kind that is needed: a subclass of "
+            f"{kind.__module__.partition('.')[0]}'s {kind.__name__}"
+        )
+    return found
+
+
+def load_function(name: str, what: str, allowed: Collection[str] = ()) -> Callable[..., Any]:
+    """The function of this name."""
+    found = _loaded(name, what, allowed)
+    if not callable(found):
+        raise UserError(f"{what} '{name}' is no function; name one that returns the data")
+    made: Callable[..., Any] = found
+    return made
+
+
+def _loaded(name: str, what: str, allowed: Collection[str]) -> Any:
     require(name, allowed, what)
     file = _written_file(name)
     try:
@@ -58,11 +84,6 @@ def load(name: str, kind: type[T], what: str, allowed: Collection[str] = ()) -> 
         fix = "put the module on PYTHONPATH" if file is None else "mend the file"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(f"cannot import {what} '{name}': {reason}; {fix}") from None
-    if not isinstance(found, type) or not issubclass(found, kind):
-        raise UserError(
-            f"{what} '{name}' is not a class of the kind that is needed: a subclass of "
-            f"{kind.__module__.partition('.')[0]}'s {kind.__name__}"
-        )
     return found
 
 

@@ -1,5 +1,6 @@
 """Builds a Federation from the sections of a config, and describes one."""
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,18 +9,30 @@ import torch
 from idiolect.core import rng
 from idiolect.data import datasets, splits
 from idiolect.data.federation import PARTS, Federation
+from idiolect.data.own.function import OwnFunction
 from idiolect.data.pool import Pool
-from idiolect.data.splits.base import Split
+from idiolect.data.splits.base import Rows, Split
+from idiolect.errors import UserError
 
 
-def build(data: dict[str, Any], split: dict[str, Any], seed: int = 0) -> Federation:
-    """The federation of a run. The same sections and seed give the same clients.
+def build(
+    data: dict[str, Any],
+    split: dict[str, Any],
+    seed: int = 0,
+    allow_code: Collection[str] = (),
+) -> Federation:
+    """The federation of a run. The same sections and seed give the same clients. A function of the
+    user's own is called only if `allow_code` names it.
 
     >>> fed = build({"name": "digits"}, {"name": "dirichlet", "clients": 10, "alpha": 0.3}, 0)
     """
     how, dataset = splits.split(split), datasets.dataset(data)
     seed = seed.item() if isinstance(seed, np.generic) else seed
     rng.keyed(seed)  # like the lines above, so that a mistake is found before the data is read
+    if isinstance(dataset, OwnFunction):
+        if how.name != "own":
+            raise UserError(f"data '{dataset.name}' brings its clients; leave --split out")
+        return dataset.federation(seed, allow_code)
     pool = dataset.load()
     return divide(pool, how, seed, {**dataset.resolved(), "where": pool.where})
 
@@ -28,6 +41,10 @@ def divide(pool: Pool, how: Split, seed: int, source: dict[str, Any] | None = No
     """The federation of a pool whose samples come to clients as the split says."""
     shares = how.shares(pool, seed)
     y, classes = how.labels(pool, shares)
+    unseen = how.held_out(len(shares), seed)
+    mean, std = pool.mean, pool.std
+    if pool.standardize:
+        mean, std = _statistics(pool, [s.train for i, s in enumerate(shares) if i not in unseen])
     return Federation(
         x=torch.from_numpy(np.ascontiguousarray(pool.x)),
         y=torch.from_numpy(np.ascontiguousarray(y)),
@@ -35,12 +52,24 @@ def divide(pool: Pool, how: Split, seed: int, source: dict[str, Any] | None = No
         val=tuple(torch.from_numpy(s.val) for s in shares),
         test=tuple(torch.from_numpy(s.test) for s in shares),
         classes=classes,
-        mean=pool.mean,
-        std=pool.std,
+        mean=mean,
+        std=std,
         names=tuple(s.name for s in shares),
-        unseen=how.held_out(len(shares), seed),
-        info={"source": source, "split": how.resolved(), "seed": seed},
+        unseen=unseen,
+        info={"source": source, "split": how.resolved(), "seed": seed, **_names(pool)},
     )
+
+
+def _statistics(pool: Pool, train: Sequence[Rows]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of the samples that are trained on."""
+    x = pool.x[np.concatenate(train)].astype(np.float64)
+    over = (0, *range(2, x.ndim))
+    mean, std = x.mean(over), x.std(over)
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def _names(pool: Pool) -> dict[str, Any]:
+    return {"class_names": list(pool.class_names)} if pool.class_names else {}
 
 
 def describe(federation: Federation) -> dict[str, Any]:

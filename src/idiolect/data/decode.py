@@ -44,8 +44,7 @@ def images(
         for i in range(start, min(start + IMAGES_PER_TASK, len(encoded))):
             item = encoded[i]
             try:
-                file = io.BytesIO(item) if isinstance(item, bytes) else item
-                with Image.open(file, formats=FORMATS) as image:
+                with Image.open(opened(item), formats=FORMATS) as image:
                     _check_pixels(image, None if prepare else (width, height), f"{what}: image {i}")
                     ready = prepare(image) if prepare else image
                     pixels = np.asarray(ready if ready.mode == mode else ready.convert(mode))
@@ -60,6 +59,11 @@ def images(
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         list(threads.map(block, range(0, len(encoded), IMAGES_PER_TASK)))
     return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
+
+
+def opened(item: Any) -> Any:
+    """What Pillow opens: bytes as a file, a path as it is."""
+    return io.BytesIO(item) if isinstance(item, bytes) else item
 
 
 def _check_pixels(image: "Image.Image", wanted: tuple[int, int] | None, what: str) -> None:
@@ -88,11 +92,11 @@ def parquet(
         names = {want: _pick(known, choice, what) for want, choice in columns.items()}
         rows = sum(table.metadata.num_rows for table in tables)
         check_size(rows * math.prod(shape), what)
-        batches = [part for table in tables for part in _batches(table, list(names.values()), what)]
-        table = pa.Table.from_batches(batches) if batches else tables[0].read(list(names.values()))
-        encoded = _encoded(table[names["image"]], files[0].parent, what)
+        parts = [part for table in tables for part in batches(table, list(names.values()), what)]
+        table = pa.Table.from_batches(parts) if parts else tables[0].read(list(names.values()))
+        listed = encoded(table[names["image"]], files[0].parent, what)
         found = {
-            want: _values(table[name], f"{what}: column {name}")
+            want: values(table[name], f"{what}: column {name}")
             for want, name in names.items()
             if want != "image"
         }
@@ -100,10 +104,10 @@ def parquet(
         raise
     except Exception as error:  # Arrow has many kinds for a damaged file
         raise UserError(f"{what} cannot be read ({reason(error)}); get it again") from None
-    return {"x": images(encoded, shape, what), **found}
+    return {"x": images(listed, shape, what), **found}
 
 
-def _batches(table: "pq.ParquetFile", names: list[str], what: str) -> "Iterator[pa.RecordBatch]":
+def batches(table: "pq.ParquetFile", names: list[str], what: str) -> "Iterator[pa.RecordBatch]":
     """A few rows at a time: each row may repeat one large value, which the file holds once."""
     groups = [table.metadata.row_group(i) for i in range(table.metadata.num_row_groups)]
     most = max((group.total_byte_size for group in groups), default=1)
@@ -115,7 +119,7 @@ def _batches(table: "pq.ParquetFile", names: list[str], what: str) -> "Iterator[
         yield batch
 
 
-def _encoded(column: "pa.ChunkedArray", folder: Path, what: str) -> list[Any]:
+def encoded(column: "pa.ChunkedArray", folder: Path, what: str) -> list[Any]:
     """Encoded images, or the paths of image files in the dataset's own folder."""
     import pyarrow as pa
 
@@ -126,7 +130,7 @@ def _encoded(column: "pa.ChunkedArray", folder: Path, what: str) -> list[Any]:
     return [inside(folder, item, what) if isinstance(item, str) else item for item in items]
 
 
-def _values(column: "pa.ChunkedArray", what: str) -> np.ndarray:
+def values(column: "pa.ChunkedArray", what: str) -> np.ndarray:
     import pyarrow as pa
 
     if column.null_count:

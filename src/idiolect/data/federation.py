@@ -74,6 +74,12 @@ class Federation:
         held_out = set(self.unseen)
         return tuple(i for i in range(self.n_clients) if i not in held_out)
 
+    @property
+    def names_given(self) -> tuple[str, ...]:
+        """The clients' names; none where they are only numbered."""
+        numbered = self.names == tuple(map(str, range(self.n_clients)))
+        return () if numbered else self.names
+
     def sizes(self, part: str) -> Tensor:
         """Number of samples of every client in "train", "val" or "test": int64 [N]."""
         if part not in PARTS:

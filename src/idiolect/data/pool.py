@@ -1,6 +1,7 @@
 """Pool: every sample of a dataset once, before it is split over clients."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ TRAIN, TEST = 0, 1
 class Pool:
     """Every sample of a dataset once, in the order of its files. A split divides it."""
 
-    x: NDArray[np.uint8]  # [M, C, H, W]
+    x: NDArray[Any]  # uint8 [M, C, H, W]; own data also int64 and float32 of other shapes
     y: NDArray[np.int64]  # [M]
     part: NDArray[np.uint8]  # [M], TRAIN or TEST: the division its authors made
     classes: int
@@ -23,6 +24,8 @@ class Pool:
     where: str = ""  # the files it was read from
     mean: tuple[float, ...] | None = None  # per channel, after the division by 255
     std: tuple[float, ...] | None = None
+    standardize: bool = False  # mean and std are those of the training rows, once they are known
+    class_names: tuple[str, ...] = ()  # where classes are words of the data
 
     def __len__(self) -> int:
         return len(self.y)

@@ -27,7 +27,9 @@ def build(
 
     The same seed gives the same weights, whatever was drawn before.
     """
-    shape, name = tuple(int(n) for n in shape), str(section.get("name"))
+    shape = tuple(int(n) for n in shape)
+    section = {"name": default_model(shape), **section}
+    name = str(section["name"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if own_code.is_own(name):
@@ -38,9 +40,12 @@ def build(
     return model
 
 
-def resolved(section: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    """The section with every option filled in; without a name, the default for this shape."""
-    section = {"name": default_model(shape), **section}
+def resolved(section: dict[str, Any], shape: Shape | None) -> dict[str, Any]:
+    """The section with every option filled in; without a name, the default for this shape. While
+    the shape is not known (own code makes the data), a section without a name stays as it is."""
+    if shape is None and "name" not in section:
+        return dict(section)
+    section = dict(section) if shape is None else {"name": default_model(shape), **section}
     if own_code.is_own(section["name"]):
         return {**section, "name": own_code.whole(section["name"])}
     return Model.from_section(section).resolved()

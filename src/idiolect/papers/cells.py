@@ -167,8 +167,10 @@ def _method_keys() -> frozenset[str]:
 def _identity(config: Config) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in CIRCUMSTANCES}
     flat = dict(_flat(kept))
-    if (own := settings.own_model(config)) is not None:
-        flat["model.name"] = own_code.short(own)  # records do not tell the folders of a machine
+    for section, own in settings.own_names(config).items():
+        flat[f"{section}.name"] = own_code.short(
+            own
+        )  # records do not tell the folders of a machine
     return flat
 
 

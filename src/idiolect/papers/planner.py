@@ -14,7 +14,7 @@ from idiolect.papers.cells import Cell, settings_digest
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Record, Results
 from idiolect.papers.verdicts import Values, judge, needed
-from idiolect.runs.config import Config, digest
+from idiolect.runs.config import Config, digest, short_name
 
 SAMPLES_PER_SECOND = {"gpu": 60_000.0, "cpu": 2_000.0}  # until something was measured
 
@@ -93,7 +93,7 @@ def _training(config: Config) -> str:
 
 def run_directory(out: Path, config: Config) -> Path:
     """Where a run is kept; recipes that share a run share its directory."""
-    names = "-".join(str(config[key]["name"]) for key in ("method", "data", "split"))
+    names = "-".join(short_name(config[key]["name"]) for key in ("method", "data", "split"))
     return out / f"{names}-seed{config['seed']}-{digest(config)[:10]}"
 
 

@@ -44,8 +44,10 @@ class Run:
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """What the sites of a real federation are called."""
-        found: dict[int, str] = {}
+        """What clients are called: by their data, or as sites of a real federation."""
+        numbers = self.table.get("client", np.empty(0, np.int32)).tolist()
+        told_by_data = self.table.get("name", np.empty(0, str)).tolist()
+        found = {k: shortened(name, 60) for k, name in zip(numbers, told_by_data, strict=False)}
         try:
             with (self.path / "flower" / "journal.jsonl").open("rb") as file:
                 lines = file.read(LARGEST_JOURNAL).splitlines()

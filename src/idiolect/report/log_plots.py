@@ -26,7 +26,7 @@ def matrix(values: Mapping[int, Any]) -> tuple[Figure, str] | None:
     rows = np.stack([arrays[number].reshape(-1) for number in same], axis=1)
     told = f"rounds {same[0]} to {same[-1]}"
     if last.size == 1:
-        line = {"type": "scatter", "mode": "lines", "x": same, "y": rounded(rows[0])}
+        line: Figure = {"type": "scatter", "mode": "lines", "x": same, "y": rounded(rows[0])}
         line |= {"line": {"color": "$0", "width": 2}, "name": "", "hovertemplate": "%{y:.4g}"}
         layout = {"xaxis": {"title": {"text": "round"}}, "yaxis": {}, "hovermode": "x unified"}
         return {"data": [line], "layout": layout}, told

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from idiolect.core import own_code
 from idiolect.core.fields import make
-from idiolect.runs.config import RunConfig, own_model
+from idiolect.runs.config import RunConfig, own_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +29,7 @@ def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulatio
     methods.build(run.method)  # so that a mistake is found before the data is read
     for line in splits.split(run.split).without_effect():
         warnings.warn(line, stacklevel=2)
-    return build_with(config, load_federation(config), allow_code)
+    return build_with(config, load_federation(config, allow_code), allow_code)
 
 
 def build_with(
@@ -58,22 +58,27 @@ def build_model(
 def builder(
     config: dict[str, Any], allowed: Collection[str], source: Any
 ) -> Callable[[dict[str, Any]], Simulation]:
-    """`build` for configs that name the model this one names. Own code that was not allowed is
+    """`build` for configs that name the code this one names. Own code that was not allowed is
     refused now, before anything is read or written; `source` is what names it."""
-    name = own_model(config)
-    if name is not None:
-        own_code.require(name, allowed, f"model.name of {source}")
+    for section, name in own_names(config).items():
+        own_code.require(name, allowed, f"{section}.name of {source}")
     return partial(build, allow_code=allowed)
 
 
-def load_federation(config: dict[str, Any]) -> Federation:
+def load_federation(config: dict[str, Any], allow_code: Collection[str] = ()) -> Federation:
     """The federation of a config; the last one is kept, as methods share their clients."""
-    return _federation(json.dumps([config["data"], config["split"], config["seed"]]))
+    from idiolect.data import datasets
+
+    if (name := own_names(config).get("data")) is not None:
+        own_code.require(name, allow_code, "data.name")  # also where it was called before
+    stamp = datasets.dataset(config["data"]).stamp
+    key = json.dumps([config["data"], config["split"], config["seed"]])
+    return _federation(key, stamp, tuple(allow_code))
 
 
 @lru_cache(maxsize=1)
-def _federation(key: str) -> Federation:
+def _federation(key: str, stamp: str, allow_code: tuple[str, ...]) -> Federation:
     from idiolect import data as federation
 
     data, split, seed = json.loads(key)
-    return federation.build(data, split, seed)
+    return federation.build(data, split, seed, allow_code)

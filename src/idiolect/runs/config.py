@@ -7,13 +7,14 @@ A resolved config is a plain dict with every setting written out, as in `config.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from idiolect.core.fields import Checked, hints, hyper, make, members
-from idiolect.core.own_code import is_own
+from idiolect.core.own_code import is_function, is_own
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs import strict_yaml
 from idiolect.simulation.schedule import Clock
@@ -28,7 +29,9 @@ class RunConfig(SimulationOptions):
     the table in docs/cli.md come from these fields and from those of `SimulationOptions`."""
 
     method: dict = hyper({}, "method (idiolect list methods)")
-    data: dict = hyper({"name": "digits"}, "dataset (idiolect list datasets)")
+    data: dict = hyper(
+        {"name": "digits"}, "dataset (idiolect list datasets), your own files, or file.py:function"
+    )
     split: dict = hyper({"name": "dirichlet"}, "how the data is split over clients")
     model: dict = hyper({}, "network, or your own file.py:Class; by dataset if not given")
     checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
@@ -88,7 +91,21 @@ def _layered(*layers: Mapping[str, Any]) -> Config:
     config = {**default, **{section: {} for section in SECTIONS}}
     for layer in layers:
         _merge(config, layer)
+    if "name" not in config["split"]:
+        default["split"] = _default_split({**default["data"], **config["data"]}, default["split"])
     return config | {section: {**default[section], **config[section]} for section in SECTIONS}
+
+
+def _default_split(data: Config, usual: Config) -> Config:
+    """By client where the user's own data names clients; a mistake in it is told by `complete`."""
+    from idiolect.data import datasets
+
+    if is_function(data["name"]):
+        return {"name": "own"}
+    try:
+        return {"name": "natural"} if datasets.dataset(data).names_clients else usual
+    except UserError:
+        return usual
 
 
 def _mistake(*layers: Mapping[str, Any]) -> str:
@@ -139,17 +156,21 @@ def parse_set(item: str) -> Config:
     return dict(value)
 
 
-def own_model(config: Mapping[str, Any]) -> str | None:
-    """The own code that settings name, if any."""
-    section = config.get("model")
-    name = section.get("name") if isinstance(section, Mapping) else section
-    return name if isinstance(name, str) and is_own(name) else None
+def own_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """The own code that settings name, by section."""
+    named = {}
+    for key in SECTIONS:
+        section = config.get(key)
+        name = section.get("name") if isinstance(section, Mapping) else section
+        if isinstance(name, str) and (is_function(name) if key == "data" else is_own(name)):
+            named[key] = name
+    return named
 
 
 def code_named(flags: Mapping[str, Any], sets: Sequence[str]) -> set[str]:
     """Own code that the command line itself names, which is permission to run it."""
-    named = (own_model(layer) for layer in (flags, *map(parse_set, sets)))
-    return {name for name in named if name is not None}
+    layers = (flags, *map(parse_set, sets))
+    return {name for layer in layers for name in own_names(layer).values()}
 
 
 def complete(config: Mapping[str, Any]) -> Config:
@@ -199,6 +220,12 @@ def label(*configs: Config) -> str:
     varied["seed"] = [config["seed"] for config in configs]
     values = [f"{key} {','.join(dict.fromkeys(map(str, v)))}" for key, v in varied.items()]
     return " ".join([configs[0]["method"]["name"], *values])
+
+
+def short_name(name: str) -> str:
+    """A name of a config as part of a folder's: of a path or of own code, what people call it."""
+    own = re.split(r"[/\\]", name)[-1]
+    return re.sub(r"[^\w.-]+", "-", re.sub(r"\.(csv|tsv|parquet|npz|py)\b", "", own)) or "data"
 
 
 def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:

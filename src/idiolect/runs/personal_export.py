@@ -18,7 +18,7 @@ from idiolect.core import files
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.runs import predictions, run_files
-from idiolect.runs.config import digest, own_model
+from idiolect.runs.config import digest, own_names
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
 
 Card = dict[str, Any]
@@ -111,7 +111,7 @@ def _page(card: Card) -> str:
         "Made by": f"Idiolect {card['idiolect']}, commit {card['commit']}, run {card['run']}",
     }
     about = "".join(f"- **{name}**: {one_line(text)}\n" for name, text in lines.items())
-    permission = ", allow_code=[card['model']['name']]" if own_model(card) else ""
+    permission = ", allow_code=[card['model']['name']]" if "model" in own_names(card) else ""
     return f"""# Personal model of client {one_line(who["name"])}
 
 {about}

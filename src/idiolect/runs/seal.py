@@ -17,16 +17,17 @@ from typing import Any
 from idiolect.core import files, own_code
 from idiolect.core.text import shortened
 from idiolect.errors import UserError
-from idiolect.runs.config import Config, changed_keys, digest, own_model
+from idiolect.runs.config import Config, changed_keys, digest, own_names
 
 FILE = "seal.json"
+PER_CODE = ("of", "name", "sha256")
 START_AGAIN = "start again with another --out"
 
 
 def write(out: Path, config: Config) -> None:
     """Seal the settings, and the own code they name, which the user has allowed by now."""
-    name = own_model(config)
-    code = None if name is None else {"name": name, "sha256": own_code.fingerprint(name)}
+    named = own_names(config).items()
+    code = [{"of": k, "name": n, "sha256": own_code.fingerprint(n)} for k, n in named] or None
     sealed = {"settings": config, "code": code}
     secret = _secret(make=True) if code else None
     mac = _signature(sealed, secret) if secret else None
@@ -50,12 +51,12 @@ def check(out: Path, config: Config, note: Callable[[str], None]) -> None:
             f"{out / 'config.yaml'} was edited since the run started: {keys}; put it back, or "
             f"{START_AGAIN}"
         )
-    code = sealed.get("code")
-    if code and own_code.fingerprint(code["name"]) != code["sha256"]:
-        raise UserError(
-            f"the code of model '{code['name']}' changed since {out} was started; put it back, or "
-            f"{START_AGAIN}"
-        )
+    for code in _codes(sealed):
+        if own_code.fingerprint(code["name"]) != code["sha256"]:
+            raise UserError(
+                f"the code of {code['of']} '{code['name']}' changed since {out} was started; put it"
+                f" back, or {START_AGAIN}"
+            )
 
 
 def approved(out: Path, config: Config) -> set[str]:
@@ -68,17 +69,16 @@ def approved(out: Path, config: Config) -> set[str]:
     signature = str(sealed.pop("signature"))
     ours = hmac.compare_digest(signature.encode(), _signature(sealed, secret).encode())
     same = digest(sealed["settings"]) == digest(config)
-    return {sealed["code"]["name"]} if ours and same and sealed["code"] else set()
+    return {code["name"] for code in _codes(sealed)} if ours and same else set()
 
 
 def read(out: Path) -> dict[str, Any] | None:
     """The seal; None where a run has none, as those of earlier versions."""
     try:
         sealed = dict(json.loads((out / FILE).read_text(encoding="utf-8")))
-        code = sealed.get("code")
         if not isinstance(sealed["settings"], dict):
             raise ValueError("no settings")
-        if code is not None and not all(isinstance(code[k], str) for k in ("name", "sha256")):
+        if not all(isinstance(code[k], str) for code in _codes(sealed) for k in PER_CODE):
             raise ValueError("no code")
     except FileNotFoundError:
         return None
@@ -87,6 +87,12 @@ def read(out: Path) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{out / FILE} is damaged; put it back, or {START_AGAIN}") from None
     return sealed
+
+
+def _codes(sealed: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The own code of a seal; earlier versions knew that of a model only."""
+    code = sealed.get("code") or []
+    return [{"of": "model", **code}] if isinstance(code, dict) else [dict(one) for one in code]
 
 
 def _signature(sealed: Mapping[str, Any], secret: bytes) -> str:

@@ -112,14 +112,16 @@ def client_columns(
     started: Sequence[int] = (),
     staleness: Mapping[int, int] | None = None,
     unseen: Sequence[int] = (),
+    names: Sequence[str] = (),
 ) -> Columns:
-    """What is known of every client in a round besides its scores: sizes, whether it started, and
-    how late its work arrived (`staleness`, of those whose work did)."""
+    """What is known of every client in a round besides its scores: its name where it has one,
+    sizes, whether it started, and how late its work arrived (`staleness`, of those whose did)."""
     n, arrived = len(sizes["train"]), staleness or {}
     late = np.full(n, -1, dtype=np.int16)
     late[list(arrived)] = list(arrived.values())
     return {
         "client": np.arange(n, dtype=np.int32),
+        **({"name": np.array(names, dtype=object)} if len(names) else {}),
         **{f"{part}_size": sizes[part] for part in PARTS},
         "started": _among(started, n),
         "arrived": _among(list(arrived), n),

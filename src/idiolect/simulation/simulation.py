@@ -298,7 +298,10 @@ class Simulation:
 
     def _columns(self, turn: Turn) -> Columns:
         late = {i: self.round - 1 - s for i, s in turn.arrive.items()}
-        return client_columns(self.evaluation.sizes, turn.start, late, self.federation.unseen)
+        given = self.federation
+        return client_columns(
+            self.evaluation.sizes, turn.start, late, given.unseen, given.names_given
+        )
 
     # --- state ---
 

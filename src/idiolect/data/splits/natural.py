@@ -13,7 +13,7 @@ from idiolect.errors import UserError
 
 @dataclass(frozen=True)
 class Natural(Split):
-    """A client is a writer (FEMNIST) or an alphabet (Omniglot).
+    """A client is a writer (FEMNIST), an alphabet (Omniglot) or what your own data names.
 
     FEMNIST keeps its own test part; writers without training samples are left out. Omniglot's
     drawings are divided 15 to 5 per character before they are rotated, so that no drawing is on
@@ -29,7 +29,10 @@ class Natural(Split):
 
     def divide(self, pool: Pool, seed: int) -> Divided:
         if pool.group is None:
-            raise UserError("split 'natural' needs data with writers: femnist or omniglot")
+            raise UserError(
+                "split 'natural' needs data that names clients: femnist, omniglot, or your own with"
+                " data.client=COLUMN"
+            )
         divided: Divided = {}
         for g, name in enumerate(pool.group_names):
             rows = np.flatnonzero(pool.group == g)

@@ -1,0 +1,81 @@
+"""Columns of the user's own as numbers: categories become codes in the order of their names."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idiolect.core.text import shortened
+from idiolect.data.labels import refuse_masked, told
+from idiolect.errors import UserError
+
+Coded = tuple[NDArray[np.int64], tuple[str, ...]]
+
+
+def codes(values: Any, what: str) -> Coded:
+    """Every value as the position of its name among the sorted names, and the names. Whole numbers
+    are sorted as numbers, so that labels 0..C-1 stay what they are."""
+    array = flat(values, what)
+    if array.dtype.kind == "f":
+        if not bool((array == np.floor(array)).all()):
+            raise UserError(
+                f"{what} holds fractions, not classes; if it is a quantity, add --task regression"
+            )
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iubUS":
+        raise UserError(f"{what} must hold numbers or words, got {told(array)}")
+    names, number = np.unique(array, return_inverse=True)
+    return number.astype(np.int64).reshape(-1), tuple(str(name) for name in names)
+
+
+def names_of(values: Any, what: str) -> NDArray[Any]:
+    """Names of clients, as words."""
+    array = flat(values, what)
+    if array.dtype.kind == "f" and bool((array == np.floor(array)).all()):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iuUS":
+        raise UserError(f"{what} must hold names or whole numbers, got {told(array)}")
+    names = array.astype(str)
+    if bool((names == "").any()):
+        raise UserError(f"{what} has empty names; fill them or drop those rows")
+    return names
+
+
+def numbers(values: Any, what: str) -> NDArray[np.float32]:
+    """A column of quantities."""
+    array = np.asanyarray(values)
+    refuse_masked(array, what)
+    if array.dtype.kind not in "iufb":
+        raise UserError(f"{what} must hold numbers, got {told(array)}")
+    with np.errstate(over="ignore"):
+        found = array.astype(np.float32)
+    if not bool(np.isfinite(found).all()):
+        raise UserError(f"{what} has empty, NaN, infinite or too large values; drop those rows")
+    return found
+
+
+def flat(values: Any, what: str) -> NDArray[Any]:
+    """A column without empty cells; objects of a table are words."""
+    array = np.asanyarray(values)
+    refuse_masked(array, what)
+    if array.dtype.kind == "O":
+        if any(not isinstance(one, str) for one in array.reshape(-1)):
+            raise UserError(f"{what} must hold numbers or words, without empty cells")
+        array = array.astype(str)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise UserError(f"{what} must be one value per sample, got shape {list(array.shape)}")
+    if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
+        raise UserError(f"{what} has empty, NaN or infinite values; fill them or drop those rows")
+    return array
+
+
+def pick(wanted: str | None, usual: tuple[str, ...], known: list[str], what: str) -> str | None:
+    """The column that is wanted, else the first usual one that there is."""
+    if wanted is None:
+        return next((name for name in usual if name in known), None)
+    if wanted not in known:
+        listed = shortened(", ".join(known), 200)
+        raise UserError(f"{what} has no column '{shortened(wanted, 40)}'; its columns: {listed}")
+    return wanted

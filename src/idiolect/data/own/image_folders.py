@@ -1,0 +1,73 @@
+"""Images in folders: client/class/image.png or class/image.png, also below train/ and test/."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from idiolect.data import decode
+from idiolect.data.cache import Columns
+from idiolect.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+PARTS = {"train", "test"}
+
+
+def found(folder: Path) -> list[Path]:
+    """All images below a folder, by name."""
+    listed = (one for one in folder.rglob("*") if one.suffix.lower() in SUFFIXES)
+    return sorted(one for one in listed if one.is_file())
+
+
+def read(folder: Path, size: tuple[int, int] | None) -> Columns:
+    """x, y (the name of the class) and, if there are such folders, client and part."""
+    what, images = f"data '{folder}'", found(folder)
+    levels = [one.relative_to(folder).parts[:-1] for one in images]
+    if len({len(one) for one in levels}) > 1 or not levels[0]:
+        raise UserError(
+            f"{what}: all images must lie in client/class/ or class/, maybe below train/, test/"
+        )
+    columns = [np.array(level) for level in zip(*levels, strict=True)]
+    named: Columns = {}
+    for k, column in enumerate(columns):
+        if set(column.tolist()) <= PARTS:
+            named["part"] = columns.pop(k)
+            break
+    if len(columns) not in (1, 2):
+        raise UserError(
+            f"{what}: its images lie {len(levels[0])} folders deep; bring them to client/class/ or"
+            " class/, also below train/ and test/"
+        )
+    named["y"] = columns[-1]
+    if len(columns) == 2:
+        named["client"] = columns[0]
+    return {"x": as_array(list(images), size, what), **named}
+
+
+def as_array(encoded: list[Any], size: tuple[int, int] | None, what: str) -> np.ndarray:
+    """uint8 [M, C, H, W], of the size and colours of the first image unless `size` is given."""
+    from PIL import Image
+
+    if not encoded:
+        raise UserError(f"{what} has no samples")
+    first = encoded[0]
+    try:
+        with Image.open(decode.opened(first), formats=decode.FORMATS) as image:
+            channels = 1 if image.mode in ("1", "L", "I", "I;16", "F") else 3
+            height, width = size or (image.size[1], image.size[0])
+    except Exception:  # every format has errors of its own
+        raise UserError(f"{what}: image 0 cannot be decoded; get the file again") from None
+
+    def resized(image: "Image.Image") -> "Image.Image":
+        mode = "L" if channels == 1 else "RGB"
+        return image.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+
+    try:
+        return decode.images(encoded, (channels, height, width), what, resized if size else None)
+    except UserError as error:
+        if "expected" in str(error) and size is None:
+            raise UserError(f"{error}; bring all to one size with --set data.size=[H,W]") from None
+        raise

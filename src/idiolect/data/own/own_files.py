@@ -1,0 +1,146 @@
+"""Files and folders of the user's own as a pool: a table, images in folders, or arrays."""
+
+import re
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.core.fields import Checked, hyper, make, plain
+from idiolect.data.cache import Columns
+from idiolect.data.own.columns import codes, names_of
+from idiolect.data.own.source import OwnSource
+from idiolect.data.pool import TEST, TRAIN, Pool
+from idiolect.errors import UserError
+
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (*TABLES, ".npz")
+
+
+@dataclass(frozen=True)
+class OwnFiles(Checked, OwnSource):
+    """Your own files. `name` is the path; the other fields are the options of `data:`."""
+
+    name: str = hyper("", "a .csv, .tsv, .parquet or .npz file, or a folder of images or parquet")
+    client: str | None = hyper(None, "column of the client's name; not set: 'client' if there")
+    label: str | None = hyper(None, "column of the label; not set: label, y, target or class")
+    input: tuple[str, ...] | str | None = hyper(None, "columns of the input; not set: all others")
+    part: str | None = hyper(None, "column that says train or test; not set: 'part' if there")
+    size: tuple[int, int] | None = hyper(
+        None, "[height, width] to bring images to; not set: as they are", min=1, max=4096
+    )
+    standardize: bool = hyper(False, "quantities to mean 0 and deviation 1 of training rows")
+
+    section = "data"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        path = _whole(self.name)
+        object.__setattr__(self, "name", str(path))
+        if not path.exists():
+            raise UserError(f"data '{path}': there is no such file or folder; see `idiolect data`")
+        if path.is_file() and path.suffix.lower() not in SUFFIXES:
+            raise UserError(f"data '{path}': files are {', '.join(SUFFIXES)}; convert it first")
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the input columns."""
+        return (self.input,) if isinstance(self.input, str) else self.input
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample; the files are read for it."""
+        return tuple(self.load().x.shape[1:])
+
+    @property
+    def names_clients(self) -> bool:
+        """Whether the data itself says whose a sample is."""
+        return self.load().group is not None
+
+    def resolved(self) -> dict[str, Any]:
+        """The config section with every setting filled in."""
+        return {known.name: plain(getattr(self, known.name)) for known in fields(self)}
+
+    @property
+    def stamp(self) -> str:
+        """Changes when one of the files does."""
+        path = Path(self.name)
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        stats = [(one, one.stat()) for one in found if one.is_file()]
+        return repr([(str(one), about.st_size, about.st_mtime_ns) for one, about in stats])
+
+    def load(self) -> Pool:
+        """Every sample, read once per process as long as the files stay the same."""
+        return _pool(self, self.stamp)
+
+    def read(self) -> Columns:
+        """x and y, and if there are: client, part."""
+        from idiolect.data.own import array_files, image_folders, table_files
+
+        path = Path(self.name)
+        if path.suffix.lower() == ".npz":
+            return array_files.read(path, self)
+        if path.is_dir() and image_folders.found(path):
+            return image_folders.read(path, self.size)
+        return table_files.read(table_files.files_of(path), self)
+
+
+def is_path(name: object) -> bool:
+    """Whether a name of a config means files and not a dataset that is registered."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    return "/" in name or "\\" in name or name[0] in "~." or Path(name).suffix in SUFFIXES
+
+
+def own_files(section: dict[str, Any]) -> OwnFiles:
+    """{"name": "table.csv", "label": "price"} -> OwnFiles(...)."""
+    return make(OwnFiles, section, "your own data")
+
+
+@lru_cache(maxsize=2)
+def _pool(own: OwnFiles, stamp: str) -> Pool:
+    columns = own.read()
+    what = f"data '{own.name}'"
+    if not len(columns["y"]):
+        raise UserError(f"{what} has no samples")
+    y, names = codes(columns["y"], f"{what}: the label")
+    group, group_names = None, None
+    if "client" in columns:
+        group, group_names = codes(names_of(columns["client"], f"{what}: the client"), what)
+    part = _parts(columns, len(y), what)
+    if own.standardize and columns["x"].dtype.kind != "f":
+        kind = columns["x"].dtype
+        raise UserError(f"{what}: data.standardize is for quantities, got {kind} inputs")
+    return Pool(
+        x=columns["x"],
+        y=y,
+        part=part,
+        classes=len(names),
+        group=group,
+        group_names=group_names or (),
+        where=own.name,
+        standardize=own.standardize,
+        class_names=names,
+    )
+
+
+def _parts(columns: Columns, rows: int, what: str) -> np.ndarray:
+    part = np.full(rows, TRAIN, np.uint8)
+    if "part" in columns:
+        words = names_of(columns["part"], f"{what}: the part")
+        for word in np.unique(words):
+            if word not in ("train", "test"):
+                raise UserError(f"{what}: the part of a sample is train or test, not '{word}'")
+        part[words == "test"] = TEST
+    if not bool((part == TRAIN).any()):
+        raise UserError(f"{what} has no training samples")
+    return part
+
+
+def _whole(name: str) -> Path:
+    try:
+        return Path(re.sub(r"^file://", "", name)).expanduser().absolute()
+    except RuntimeError:
+        raise UserError(f"data '{name}': there is no such home folder; write it out") from None

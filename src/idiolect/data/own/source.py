@@ -1,0 +1,15 @@
+"""What data of the user's own has in common with a dataset that is registered."""
+
+
+class OwnSource:
+    """Data that lies where the user says: it is neither looked for nor downloaded."""
+
+    hub_repository = None
+    expected: tuple[int, int] | None = None  # train and test samples, known before they are read
+    name: str
+
+    def find(self) -> str:
+        return self.name
+
+    def not_found(self) -> str:
+        return f"data '{self.name}' is not there"
