@@ -67,10 +67,7 @@ def bench(
 
     def keep(*further: dict[str, Any]) -> None:
         found = [*results, *further]
-        try:
-            _write(out, found[0] if name else found)
-        except UserError as error:
-            unwritten[:] = [error]
+        unwritten[:] = _write(out, found[0] if name else found)
 
     for one in [name] if name else known:
         try:
@@ -87,12 +84,7 @@ def bench(
         keep()
     if as_json:
         screen.print_json(results[0] if name else results)
-    for line in failed:
-        print(f"error: {line}", file=sys.stderr)
-    if unwritten:
-        raise unwritten[0]
-    if failed:
-        raise typer.Exit(1)
+    _end(failed, unwritten)
 
 
 def _check_peers(name: str | None, against: Iterable[str]) -> None:
@@ -106,13 +98,25 @@ def _check_peers(name: str | None, against: Iterable[str]) -> None:
             raise UserError(f"benchmark '{name}' has no job for {one}; {goes_with}")
 
 
-def _write(out: Path | None, found: Any) -> None:
+def _end(failed: list[str], unwritten: list[UserError]) -> None:
+    """Say what went wrong, once everything that was measured is shown."""
+    for line in failed:
+        print(f"error: {line}", file=sys.stderr)
+    if unwritten:
+        raise unwritten[0]
+    if failed:
+        raise typer.Exit(1)
+
+
+def _write(out: Path | None, found: Any) -> list[UserError]:
+    """Write the results; why that could not be done, if it could not."""
     from idiolect.core import files
     from idiolect.engine.ranks import Ranks
 
     if out is None or not Ranks.current().first:
-        return
+        return []
     try:
         files.write_json(out, found)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from None
+        return [UserError(f"cannot write {out}: {error.strerror}")]
+    return []
