@@ -151,3 +151,24 @@ def test_eta_and_progress_of_a_going_run(tmp_path: Path) -> None:
 
         found = wait_until(entry)
         assert found.state == "running" and found.rounds == 400 and found.eta > 0
+
+
+def test_a_run_is_read_again_only_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from idiolect.ui import views
+
+    read: list[Path] = []
+    real = views.load
+    monkeypatch.setattr(views, "load", lambda path: read.append(path) or real(path))
+    run = small_run(tmp_path / "run")
+    for number in (0, 1, 2):
+        views.one_client(run, number)
+    assert len(read) == 1
+    (run / "summary.json").unlink()
+    views.one_client(run, 0)
+    assert len(read) == 2
+    with (run / "events.jsonl").open("ab") as file:
+        file.write(b"{")
+    views.one_client(run, 0)
+    assert len(read) == 3

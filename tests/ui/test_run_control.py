@@ -96,3 +96,31 @@ def test_a_run_that_cannot_be_continued_says_why(
 
         assert "checkpoint" in wait_until(problem)
     assert not (tmp_path / "harmed").exists()
+
+
+def test_a_run_opens_the_page_beside_it(tmp_path: Path) -> None:
+    words = [*RUN, "--out", str(tmp_path / "runs/mine"), "--ui"]
+    words[words.index("60")] = "40"
+    going = subprocess.Popen(
+        [sys.executable, "-m", "idiolect", *words],
+        env=environment(BROWSER="true"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert going.stderr is not None
+        line = going.stderr.readline()
+        assert line.startswith("page: http://127.0.0.1:")
+        address = line.split()[1].split("#")[0]
+
+        def round_of_it() -> int:
+            found = httpx.get(f"{address}api/runs").json()["runs"]
+            return found[0]["round"] if found and found[0]["state"] == "running" else 0
+
+        wait_until(round_of_it)
+        going.communicate(timeout=120)
+        assert going.returncode == 0 and (tmp_path / "runs/mine/summary.json").exists()
+    finally:
+        going.kill()
+        going.wait()

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from idiolect.cli import screen
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.options import path as as_path
+from idiolect.cli.ui import page_beside
 
 commands = typer.Typer()
 
@@ -31,6 +33,7 @@ def run(
     config: File = None,
     allow_code: AllowCode = None,
     as_json: Json = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Open the live page beside the run.")] = False,
     **given: Any,
 ) -> None:
     """Run one method; everything goes into one directory.
@@ -38,6 +41,7 @@ def run(
     Started by torchrun, the processes share the clients of each round, one GPU each.
     """
     from idiolect.cli.live_line import LiveLine
+    from idiolect.engine.ranks import Ranks
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
@@ -46,7 +50,10 @@ def run(
     resolved = settings.resolve(config, flags, sets)
     build = builder(resolved, settings.code_named(flags, sets) | {*(allow_code or ())}, config)
     place = out or unused(Path("runs") / _run_name(resolved))
-    show(place, execute(resolved, place, progress=LiveLine(), build=build), as_json)
+    beside = page_beside(place) if ui and Ranks.current().first else nullcontext()
+    with beside:
+        done = execute(resolved, place, progress=LiveLine(), build=build)
+    show(place, done, as_json)
 
 
 @commands.command(

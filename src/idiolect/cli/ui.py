@@ -1,8 +1,12 @@
 """`idiolect ui`: the live page over run directories."""
 
 import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
@@ -39,12 +43,7 @@ def ui(
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """A page over run directories, live while runs are going; nothing leaves this machine."""
-    try:
-        from idiolect.ui.serve import serve
-    except ImportError:
-        raise UserError(
-            "the page needs starlette and uvicorn: pip install 'idiolect[ui]'"
-        ) from None
+    serve = _serving().serve
     if not root.is_dir():
         raise UserError(f"{root} is no folder; `idiolect ui RUNS_DIR` shows the runs in a folder")
     if (certificate is None) != (key is None):
@@ -53,9 +52,29 @@ def ui(
     def told(address: str) -> None:
         print(f"{address}  (Ctrl-C ends it)", file=sys.stderr, flush=True)
         if open_:
-            import webbrowser
-
             webbrowser.open(address)
 
     tls = None if certificate is None or key is None else (certificate, key)
     serve(root, host, port, tls, results, told)
+
+
+@contextmanager
+def page_beside(run: Path) -> Iterator[None]:
+    """The page, opened at this run, while it goes."""
+    serving = _serving()
+    run.parent.mkdir(parents=True, exist_ok=True)
+    with serving.beside(run.parent) as address:
+        here = f"{address}#/report?{urlencode({'run': run.name})}"
+        print(f"page: {here} (as long as the run goes)", file=sys.stderr, flush=True)
+        webbrowser.open(here)
+        yield
+
+
+def _serving() -> Any:
+    try:
+        from idiolect.ui import serve
+    except ImportError:
+        raise UserError(
+            "the page needs starlette and uvicorn: pip install 'idiolect[ui]'"
+        ) from None
+    return serve

@@ -28,7 +28,7 @@ def matrix(values: Mapping[int, Any]) -> tuple[Figure, str] | None:
     if last.size == 1:
         line: Figure = {"type": "scatter", "mode": "lines", "x": same, "y": rounded(rows[0])}
         line |= {"line": {"color": "$0", "width": 2}, "name": "", "hovertemplate": "%{y:.4g}"}
-        layout = {"xaxis": {"title": {"text": "round"}}, "yaxis": {}, "hovermode": "x unified"}
+        layout: Figure = {"xaxis": {"title": {"text": "round"}}, "hovermode": "x unified"}
         return {"data": [line], "layout": layout}, told
     return heat_map(rows, same, range(last.size), "round"), f"{told}; one row per client"
 
@@ -91,8 +91,8 @@ def heat_map(cells: np.ndarray, columns: Sequence[int], rows: Sequence[int], acr
         "hoverongaps": False,
         "hovertemplate": f"client %{{y}}, {across} %{{x}}: %{{z:.4g}}<extra></extra>",
     }
-    title = {"xaxis": {"title": {"text": across}}, "yaxis": {"title": {"text": "client"}}}
-    title["yaxis"] |= {"autorange": "reversed"}  # type: ignore[dict-item]
+    title: Figure = {"xaxis": {"title": {"text": across}}, "yaxis": {"title": {"text": "client"}}}
+    title["yaxis"] |= {"autorange": "reversed"}
     return {"data": [data], "layout": {**title, "hovermode": "closest"}}
 
 

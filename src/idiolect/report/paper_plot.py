@@ -19,7 +19,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 GREYS = {LOCAL: "#555555", FADED: "#C8C8C8"}
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", ":", "-.")
-STYLE: Any = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,

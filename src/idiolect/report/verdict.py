@@ -16,7 +16,7 @@ NAMED = 5  # harmed clients and equal methods that are told by name
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AgainstBest:
     """One method against the best one, client by client and seed by seed."""
 
     label: str
@@ -35,7 +35,7 @@ def best_group(groups: Sequence[Group]) -> Group | None:
     return max(known, key=lambda group: group.accuracy or 0.0, default=None)
 
 
-def comparisons(groups: Sequence[Group]) -> dict[str, Comparison]:
+def comparisons(groups: Sequence[Group]) -> dict[str, AgainstBest]:
     """Every other method against the best one, by label."""
     best = best_group(groups)
     if best is None:
@@ -47,7 +47,7 @@ def comparisons(groups: Sequence[Group]) -> dict[str, Comparison]:
             raw[group.label] = (float(differences.mean()), len(differences), _p(differences))
     corrected = _holm({label: p for label, (_, _, p) in raw.items() if p is not None})
     return {
-        label: Comparison(label, 100 * mean, pairs, corrected.get(label))
+        label: AgainstBest(label, 100 * mean, pairs, corrected.get(label))
         for label, (mean, pairs, _) in raw.items()
     }
 
@@ -64,7 +64,7 @@ def verdict(groups: Sequence[Group], found: Sequence[Run]) -> str:
     return f"{first}. {_harmed(best, groups, found)}"
 
 
-def _how_sure(others: Mapping[str, Comparison]) -> str:
+def _how_sure(others: Mapping[str, AgainstBest]) -> str:
     if not others:
         return "; no other method ran on the same clients, so nothing can be said of chance"
     next_best = min(others.values(), key=lambda one: one.behind)

@@ -1,7 +1,9 @@
 """Serving the page with uvicorn."""
 
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -11,6 +13,24 @@ from idiolect.errors import UserError
 from idiolect.ui.access import LOOPBACK, fresh_secret
 from idiolect.ui.recipe_board import RecipeBoard
 from idiolect.ui.web import Page
+
+
+@contextmanager
+def beside(root: Path) -> Iterator[str]:
+    """The page over `root`, on a free port of this machine, while other work goes on; its address.
+    It ends with the work."""
+    page = Page(root, cache_dir() / "ui", None, RecipeBoard(Path("results"), root / "recipes"))
+    config = uvicorn.Config(page.app(), log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    taken = socket.create_server((LOOPBACK[0], 0))
+    thread = threading.Thread(target=server.run, args=([taken],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://{LOOPBACK[0]}:{taken.getsockname()[1]}/"
+    finally:
+        page.close()
+        server.should_exit = True
+        thread.join(5)
 
 
 def serve(

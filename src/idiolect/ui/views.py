@@ -1,6 +1,8 @@
 """What the page shows of runs, as plain JSON: the report's views, one client, one matrix, sites."""
 
 from collections import Counter
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,26 @@ from idiolect.ui.event_tail import EventTail
 
 CLIENT_COLUMNS = ("round", "accuracy_before", "accuracy_after", "loss_before", "loss_after")
 JOURNAL_SHOWN = 200  # newest lines
+RUNS_KEPT = 8  # in memory, the last ones asked for
+
+
+def as_it_is(path: Path) -> Run:
+    """The run, read again only if it changed: a slider asks for many rounds of one run."""
+    changed = [path.stat().st_mtime_ns]  # files are replaced by renaming, all but one
+    with suppress(FileNotFoundError):
+        about = (path / "events.jsonl").stat()
+        changed += [about.st_mtime_ns, about.st_size]
+    return _read_run(path, tuple(changed))
+
+
+@lru_cache(maxsize=RUNS_KEPT)
+def _read_run(path: Path, changed: tuple[int, ...]) -> Run:
+    return load(path)
 
 
 def report(paths: list[Path]) -> dict[str, Any]:
     """The report of these runs: HTML, figures, the clients and what the methods logged."""
-    found = [load(path) for path in paths]
+    found = [as_it_is(path) for path in paths]
     html, figures = page.views(found, squares=len(found) > 1)
     return {
         "title": one_line(page.heading(found)),
@@ -41,7 +58,7 @@ def clients(run: Run) -> dict[str, list[Any]]:
 
 def one_client(path: Path, client: int) -> dict[str, list[Any]]:
     """Accuracy and loss of one client over all rounds."""
-    table = load(path).table
+    table = as_it_is(path).table
     rows = table["client"] == client
     if not rows.any():
         raise UserError(f"the run has no client {client}")
@@ -59,7 +76,7 @@ def matrices(run: Run) -> list[dict[str, Any]]:
 
 def matrix(path: Path, name: str, round: int) -> dict[str, Any]:
     """One such log in one round; clients that were absent are blank."""
-    logged = {one_line(key): values for key, values in load(path).matrices.items()}
+    logged = {one_line(key): values for key, values in as_it_is(path).matrices.items()}
     try:
         value = logged[name][round].double().numpy()
     except KeyError:

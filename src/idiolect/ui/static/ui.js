@@ -178,7 +178,9 @@ function control(run) {
 }
 
 function heads(runs) {
-  return make("ul", { class: "bar", id: "runs" }, ...runs.map((run) => make("li", { class: "card" },
+  // Among several runs only those that still change, or cannot be read, need a card of their own.
+  const shown = runs.length === 1 ? runs : runs.filter((run) => run.state !== "finished");
+  return make("ul", { class: "bar", id: "runs" }, ...shown.map((run) => make("li", { class: "card" },
     make("h3", {}, run.label), make("p", {}, stateOf(run), " ", progressOf(run)),
     run.problem ? make("p", { class: "problem-text" }, run.problem) : null,
     run.federation ? make("p", {}, make("a", { href: "#/sites?run=" + encodeURIComponent(run.id) }, "its sites")) : null,
@@ -363,7 +365,7 @@ function route() {
   const shown = path === "/report" ? showReport(values.getAll("run"))
     : path === "/recipes" ? showRecipes()
       : path === "/sites" ? showSites(values.get("run")) : showRuns();
-  shown.then(() => content.focus({ preventScroll: true })).catch(fail);
+  shown.then(() => { content.focus({ preventScroll: true }); window.scrollTo(0, 0); }).catch(fail);
 }
 
 function listen() {
