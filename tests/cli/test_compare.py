@@ -144,3 +144,38 @@ def test_a_grid_of_fine_tuning_trains_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert ours.config == theirs.config
     for column, values in theirs.table.items():
         np.testing.assert_allclose(ours.table[column], values, atol=1e-9, err_msg=column)
+
+
+def test_methods_do_the_same_local_work_and_the_table_says_what_they_did() -> None:
+    words = ["compare", "local", "fedavg", "fedas", "pflego", *TINY[:4], "--model", "mlp"]
+    result = call(*words, "--out", "c", "--json")
+    assert result.exit_code == 0, result.output
+    rows = {row["method"]: row for row in json.loads(result.stdout)}
+    assert rows["local"]["steps"] == rows["fedavg"]["steps"] > 0
+    assert rows["local"]["samples"] == rows["fedavg"]["samples"]
+    assert rows["fedas"]["samples"] == 2 * rows["fedavg"]["samples"]  # it aligns for an epoch first
+    assert [row["lr"] for row in rows.values()] == [0.01, 0.01, 0.01, None]
+    assert rows["pflego"]["steps"] == 2 * 4 * 50  # rounds, clients, tau
+    shown = call(*words, "--out", "c")
+    assert "samples" in shown.stdout and "steps" in shown.stdout
+    assert "pflego: no local SGD" in shown.stderr
+    own = call(*words, "--out", "p", "--as-published")
+    assert own.exit_code == 0 and "no local SGD" not in own.stderr
+    assert directory.read_config(Path("p/fedas-seed0"))["method"]["epochs"] == 5
+
+
+def test_tuning_reports_what_was_chosen() -> None:
+    words = ["compare", "local", "fedavg", *TINY, "--tune", "lr=0.0001,0.3", "--out", "t"]
+    refused = call(*words)
+    assert refused.exit_code == 2 and "split.val_share" in refused.stderr
+    result = call(*words, "--set", "split.val_share=0.3", "--json")
+    assert result.exit_code == 0, result.output
+    assert [(r["method"], r["lr"]) for r in json.loads(result.stdout)] == [
+        ("local", 0.3),
+        ("fedavg", 0.3),
+    ]
+    assert "local: lr=0.3 of 2 trials" in result.stderr
+    assert len(list(Path("t/trials").iterdir())) == 4
+    assert [run.path.name for run in report.find([Path("t")])] == ["fedavg-seed0", "local-seed0"]
+    both = call(*words, "--sweep", "epochs=1,2")
+    assert both.exit_code == 2 and "--tune and --sweep" in both.stderr

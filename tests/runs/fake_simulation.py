@@ -79,6 +79,7 @@ class FakeSimulation:
             bytes_up=100 * len(started),
             bytes_down=200 * len(started),
             samples=40 * len(started),
+            steps=2 * len(started),
             train_loss=loss,
             seconds=0.01,
             seconds_eval=0.004,

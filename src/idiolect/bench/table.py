@@ -52,7 +52,8 @@ def table(
     for name in names:
         with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
             began = time.perf_counter()
-            plan = compare.plans([name], SEEDS, Path(folder), flags=flags, sets=TRAINING)
+            given: Any = {"flags": flags, "sets": TRAINING, "as_published": True}
+            plan = compare.plans([name], SEEDS, Path(folder), **given)
             configs, outs = [p.config for p in plan], [p.out for p in plan]
             done = execute_together(configs, outs, progress=Progress())
             seconds = time.perf_counter() - began

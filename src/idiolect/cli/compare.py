@@ -1,5 +1,6 @@
 """`idiolect compare` and `idiolect demo`, a comparison that comes with the program."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from idiolect.cli.options import (
     with_settings,
 )
 from idiolect.cli.run import unused
+from idiolect.errors import UserError
 
 if TYPE_CHECKING:
     from idiolect.runs.compare import Plan
@@ -47,6 +49,7 @@ commands = typer.Typer()
         "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
         "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
         "idiolect compare fedprox --seeds 0,1,2 --sweep mu=0.001,0.01,0.1",
+        "idiolect compare local fedavg fedas --tune lr=0.01,0.03,0.1 --set split.val_share=0.2",
         "idiolect compare fedavg fedas --sweep split.alpha=0.1,0.5 --sweep participation=0.2,1",
     )
 )
@@ -60,6 +63,14 @@ def compare(
             help="Values of a setting, e.g. mu=0.1,1 or split.alpha=0.1,1; several: a grid."
         ),
     ] = None,
+    tune: Annotated[
+        list[str] | None,
+        typer.Option(help="Values to choose from for each method, on validation data: lr=0.01,0.1"),
+    ] = None,
+    as_published: Annotated[
+        bool,
+        typer.Option("--as-published", help="Each method's local work as in its paper."),
+    ] = False,
     out: Out = None,
     set_: Set = None,
     config: File = None,
@@ -69,13 +80,16 @@ def compare(
 ) -> None:
     """Run several methods on the same clients; finished runs are not run again.
 
-    A setting for one method only is written with its name: --set fedas.lr=0.01, --sweep
+    All methods do the same local work (lr, epochs or steps, batch_size) unless --as-published. A
+    setting for one method only is written with its name: --set fedas.lr=0.01, --sweep
     fedas.lr=0.01,0.1.
     """
     from idiolect.data.datasets import list_names
     from idiolect.runs import compare as comparison
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
+    from idiolect.runs.fair_work import keeps_its_own
+    from idiolect.runs.tuning import TRIALS
 
     flags, default, sets = flags_of(given), settings.RunConfig(), set_ or ()
     chosen = comparison.seeds_of(seeds, config, flags, sets)
@@ -83,9 +97,20 @@ def compare(
     data = flags.get("data", {}).get("name", default.data["name"])
     named = f"{data}-{split}" if data in list_names() else settings.short_name(data)
     place = out or Path("runs") / f"compare-{named}"
-    plan = comparison.plans(methods, chosen, place, config, flags, sets, sweep or ())
+    if tune and sweep:
+        raise UserError("--tune and --sweep contradict each other; give one of them")
+    runs = place / TRIALS if tune else place
+    varied = tune or sweep or ()
+    plan = comparison.plans(methods, chosen, runs, config, flags, sets, varied, as_published)
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
-    _run(plan, place, as_json, build=builder(plan[0].config, allowed, config))
+    build = builder(plan[0].config, allowed, config)
+    if not as_published and not as_json and (apart := keeps_its_own(methods)):
+        kept = "no local SGD, own settings kept; see samples and steps"
+        print(f"{', '.join(apart)}: {kept}", file=sys.stderr)
+    if tune:
+        _show(_tuned(plan, place, build), place, as_json)
+    else:
+        _run(plan, place, as_json, build=build)
 
 
 @commands.command(epilog=examples("idiolect demo", "idiolect demo --out runs/demo --seeds 0,1,2"))
@@ -106,6 +131,25 @@ def demo(out: Out = None, seeds: Seeds = "0", as_json: Json = False) -> None:
     _run(plan, place, as_json, title="Idiolect demo: digits, 20 clients with skewed classes")
 
 
+def _tuned(plan: "list[Plan]", place: Path, build: "Builder") -> "list[Plan]":
+    """The runs that were chosen on validation data, in their places."""
+    from idiolect.cli.live_line import LiveLine
+    from idiolect.engine.ranks import Ranks
+    from idiolect.runs import tuning
+
+    tuning.trials_of(plan)  # a mistake is told before the data is read
+    tuning.check_validation(build(plan[0].config).federation)
+    progress = LiveLine()
+    tuned = tuning.tune(plan, progress, build)
+    if not Ranks.current().first:
+        return plan
+    for name, trials in tuned.items():
+        best = trials[0]
+        shown = "–" if best.validation is None else f"{100 * best.validation:.1f} %"
+        progress.note(f"{name}: {best.told} of {len(trials)} trials, {shown} on validation samples")
+    return tuning.keep_chosen(tuned, place)
+
+
 def _run(
     plan: "list[Plan]",
     place: Path,
@@ -113,17 +157,22 @@ def _run(
     title: str | None = None,
     build: "Builder | None" = None,
 ) -> None:
+    from idiolect.cli.live_line import LiveLine
+    from idiolect.runs import compare as comparison
+
+    comparison.run_all(plan, LiveLine(), build)
+    _show(plan, place, as_json, title)
+
+
+def _show(plan: "list[Plan]", place: Path, as_json: bool, title: str | None = None) -> None:
     from idiolect import report as reports
     from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
-    from idiolect.runs import compare as comparison
 
-    progress = LiveLine()
-    comparison.run_all(plan, progress, build)
     if not Ranks.current().first:
         return
     found = [reports.load(item.out) for item in plan]
-    page = reports.write_all(found, place, progress.note, title)
+    page = reports.write_all(found, place, LiveLine().note, title)
     if as_json:
         screen.print_json(reports.rows(found))
         return

@@ -66,6 +66,7 @@ class Local(ABC):
         self.device, self.dtype = sizes.device, sizes.dtype
         self.logs: Tree = {}
         self.samples_seen = np.zeros(len(ids), dtype=np.int64)  # [K] in training, with repeats
+        self.steps_taken = np.zeros(len(ids), dtype=np.int64)  # [K] gradient steps
         self.reported: dict[str, Tensor] = {}  # training loss [K] by purpose
 
     def sgd(

@@ -130,6 +130,7 @@ class Arrivals:
         about = [self.used[i].about for i in ids]
         fits = [a for a in about if "samples" in a]
         result.samples = sum(a["samples"] for a in fits)
+        result.steps = None  # sites do not tell
         losses = [a["train_loss"] for a in fits if a["train_loss"] is not None]
         if losses and len(losses) == len(fits):
             result.train_loss = float(np.mean(losses))

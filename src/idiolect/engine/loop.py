@@ -50,6 +50,7 @@ class LoopLocal(SamplesLocal):
                 if how.after is not None:
                     w |= how.after(w, *(_mine(e, at) for e in goal.extra))
         self.samples_seen += seen
+        self.steps_taken += how.repeat * len(batches)
         steps = torch.full_like(self.sizes, how.repeat * len(batches))
         params = {n: v.unsqueeze(0) for n, v in w.items()}
         return Trained(params, (total / max(seen, 1)).reshape(1), steps)
@@ -64,6 +65,7 @@ class LoopLocal(SamplesLocal):
             wrt = [leaf[n] for n in goal.moving]
             grads = torch.autograd.grad(value, wrt, allow_unused=True, materialize_grads=True)
         self.samples_seen += len(at)
+        self.steps_taken += 1
         grad = {n: g.unsqueeze(0) for n, g in zip(goal.moving, grads, strict=True)}
         return grad, value.detach().reshape(1), {n: v.detach().unsqueeze(0) for n, v in w.items()}
 

@@ -58,6 +58,7 @@ class StackedLocal(SamplesLocal):
                 trained = record.select(state.params, steps.back)
         seen = how.repeat * steps.size.sum(0)
         self.samples_seen += how.repeat * steps.samples
+        self.steps_taken += how.repeat * steps.taken
         mean = record.select(state.total / seen.clamp_min(1), steps.back)
         taken = how.repeat * (steps.size > 0).sum(0)
         return Trained(trained, mean, record.select(taken.to(self.dtype), steps.back))
@@ -81,6 +82,7 @@ class StackedLocal(SamplesLocal):
                 state.total[step.who] += value * share
                 record.put(state.params, step.who, part)
         self.samples_seen += steps.samples
+        self.steps_taken += 1  # however many pieces the samples came in
         back = steps.back
         total, params = record.select(state.total, back), record.select(state.params, back)
         return record.select(grad, back), total, params

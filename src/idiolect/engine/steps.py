@@ -77,7 +77,9 @@ class Steps:
             at_TKB[: len(sizes), k, : rows.shape[1]] = rows[:kept] + offsets[i]
             self.sizes[: len(sizes), k] = sizes
         self.active = (self.sizes > 0).sum(1)  # [T] clients still training at each step
-        self.samples = self.sizes.sum(0)[np.argsort(order)]  # [K] samples seen, by client
+        by_client = np.argsort(order)
+        self.samples = self.sizes.sum(0)[by_client]  # [K] samples seen, by client
+        self.taken = (self.sizes > 0).sum(0)[by_client]  # [K] steps, by client
         self.size = devices.to_device(torch.from_numpy(self.sizes).to(dtype), device)  # [T, K]
         # The usual batch size; in exact mode other sizes are steps of their own.
         self.usual = int(np.bincount(self.sizes[self.sizes > 0]).argmax()) if exact else self.width

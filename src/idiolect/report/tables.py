@@ -34,6 +34,9 @@ COLUMNS = (
     ("harmed", "harmed %", "share of clients worse off than with local training alone"),
     ("mb_up", "MB up", "all clients, all rounds"),
     ("mb_down", "MB down", ""),
+    ("samples", "samples", "seen in local training, with repeats: all clients, all rounds"),
+    ("steps", "steps", "gradient steps of local training: all clients, all rounds"),
+    ("lr", "lr", "client learning rate; – where the method has none"),
     ("seconds_per_round", "s/round", "evaluation included"),
 )
 
@@ -169,6 +172,9 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "harmed": _mean([gain["harmed"] for gain in gains]),
         "mb_up": _mean([run.summary["bytes_up"] / 1e6 for run in group.runs]),
         "mb_down": _mean([run.summary["bytes_down"] / 1e6 for run in group.runs]),
+        "samples": _mean([run.summary.get("samples") for run in group.runs]),
+        "steps": _mean([run.summary.get("steps") for run in group.runs]),
+        "lr": group.runs[0].config["method"].get("lr"),
         "seconds_per_round": _mean(paces),
     }
 
@@ -185,6 +191,8 @@ def cells(row: Row) -> list[str]:
         gain,
         _percent(row["harmed"], digits=0),
         *(f"{row[key]:.1f}" for key in ("mb_up", "mb_down")),
+        *(_short(row[key]) for key in ("samples", "steps")),
+        "–" if row["lr"] is None else f"{row['lr']}",
         f"{row['seconds_per_round']:.3g}",
     ]
 
@@ -296,6 +304,16 @@ def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:
 
 def _percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def _short(count: float | None) -> str:
+    """A large number in three digits: 950, 12.3k, 4.56M."""
+    if count is None:
+        return "–"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{letter}"
+    return f"{count:.0f}"
 
 
 def _with_spread(row: Row, key: str) -> str:

@@ -13,8 +13,6 @@ from idiolect.core.fields import make
 from idiolect.runs.config import RunConfig, own_names
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from idiolect.data import Federation
     from idiolect.simulation.simulation import Simulation
 
@@ -22,37 +20,18 @@ if TYPE_CHECKING:
 def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulation:
     """Build method, federation, model and schedule; each raises a UserError for settings it does
     not know. Own code that the config names is loaded only if `allow_code` names it too."""
-    from idiolect import methods
+    from idiolect import methods, models
     from idiolect.data import splits
-
-    run = make(RunConfig, config, "a run")
-    methods.build(run.method)  # so that a mistake is found before the data is read
-    for line in splits.split(run.split).without_effect():
-        warnings.warn(line, stacklevel=2)
-    return build_with(config, load_federation(config, allow_code), allow_code)
-
-
-def build_with(
-    config: dict[str, Any], federation: Federation, allow_code: Collection[str] = ()
-) -> Simulation:
-    """`build`, with clients that are given."""
-    from idiolect import methods
     from idiolect.simulation.simulate import prepare
 
     run = make(RunConfig, config, "a run")
-    model = build_model(config, federation, allow_code)
-    return prepare(methods.build(run.method), federation, model, run)
-
-
-def build_model(
-    config: dict[str, Any], federation: Federation, allow_code: Collection[str] = ()
-) -> nn.Module:
-    """The network of a config, with its first weights."""
-    from idiolect import models
-
-    section = {"name": models.default_model(federation.shape), **config["model"]}
-    shape, classes = federation.shape, federation.classes
-    return models.build(section, shape, classes, config["seed"], allow_code)
+    method = methods.build(run.method)
+    for line in splits.split(run.split).without_effect():
+        warnings.warn(line, stacklevel=2)
+    federation = load_federation(config, allow_code)
+    section = {"name": models.default_model(federation.shape), **run.model}
+    model = models.build(section, federation.shape, federation.classes, run.seed, allow_code)
+    return prepare(method, federation, model, run)
 
 
 def builder(

@@ -16,6 +16,7 @@ from idiolect.methods import REGISTRY
 from idiolect.runs import config as settings
 from idiolect.runs import directory
 from idiolect.runs.execute import Builder, execute_together
+from idiolect.runs.fair_work import shared_work
 from idiolect.runs.progress import Progress
 
 
@@ -35,9 +36,11 @@ def plans(
     flags: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
     sweeps: Sequence[str] = (),
+    as_published: bool = False,
 ) -> list[Plan]:
     """Every method with every seed and every combination of the values in `sweeps`. `--set
-    fedas.lr=…` and `--sweep fedas.lr=…` are meant for fedas alone."""
+    fedas.lr=…` and `--sweep fedas.lr=…` are meant for fedas alone. All do the same local work
+    unless `as_published`: then each does that of its paper."""
     for name in methods:
         if name not in REGISTRY:
             raise did_you_mean(name, REGISTRY, "method")
@@ -45,10 +48,9 @@ def plans(
     if len(set(known)) < len(known):
         raise UserError("each method can be compared once; to vary its settings use --sweep")
     todo = [(name, point) for name in known for point in _points(name, known, sweeps)]
-    flags = dict(flags or {})
+    flags, below = dict(flags or {}), {} if file is None else settings.read_yaml(file)
     given = "rounds" in flags or any(item.startswith("rounds=") for item in sets)
-    given = given or any("rounds" in point for _, point in todo)
-    given = given or (file is not None and "rounds" in settings.read_yaml(file))
+    given = given or any("rounds" in point for _, point in todo) or "rounds" in below
     if not given:
         # Papers ran their methods for different lengths; a comparison needs one.
         flags["rounds"] = max(settings.rounds_default(name) for name in known)
@@ -62,8 +64,11 @@ def plans(
                     raise UserError(
                         f"--sweep and --set {item} contradict each other for {name}; give one"
                     )
+            method = {"name": name}
+            if not as_published:
+                method |= shared_work(name, below, [*told, *swept])
             config = settings.resolve(
-                file, {**flags, "method": {"name": name}, "seed": seed}, [*told, *swept]
+                file, {**flags, "method": method, "seed": seed}, [*told, *swept]
             )
             values = [_told(config, path, text) for path, text in point.items()]
             made.append(Plan(config, out / "-".join([name, *values, f"seed{seed}"])))

@@ -15,10 +15,11 @@ from torch import nn
 
 import idiolect
 from idiolect.core import files
+from idiolect.core.own_code import is_own
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.runs import predictions, run_files
-from idiolect.runs.config import digest, own_names
+from idiolect.runs.config import digest
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
 
 Card = dict[str, Any]
@@ -64,7 +65,7 @@ def describe(
             "mean": fed.mean and list(fed.mean),
             "std": fed.std and list(fed.std),
         },
-        "model": dict(config["model"]),
+        "model": run.network,
         "parameters": sum(p.numel() for p in module.parameters()),
         "method": dict(config["method"]),
         "metric": {
@@ -111,7 +112,7 @@ def _page(card: Card) -> str:
         "Made by": f"Idiolect {card['idiolect']}, commit {card['commit']}, run {card['run']}",
     }
     about = "".join(f"- **{name}**: {one_line(text)}\n" for name, text in lines.items())
-    permission = ", allow_code=[card['model']['name']]" if "model" in own_names(card) else ""
+    permission = ", allow_code=[card['model']['name']]" if is_own(card["model"]["name"]) else ""
     return f"""# Personal model of client {one_line(who["name"])}
 
 {about}

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from idiolect import methods, models
+from idiolect.core.fields import make
 from idiolect.core.text import shortened
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs import checkpoint, directory, run_files, seal
 from idiolect.runs import config as settings
-from idiolect.runs.build import build_model, build_with, builder
+from idiolect.runs.build import builder
+from idiolect.runs.config import RunConfig
 from idiolect.runs.environment import check_inputs
 from idiolect.runs.history import ClientLog
+from idiolect.simulation.simulate import prepare
 
 SAVE_FIRST = "run it again with --save-models last"
 
@@ -53,13 +57,19 @@ class TrainedRun:
     def with_federation(self, federation: Federation) -> "TrainedRun":
         """The same run with other clients besides its own."""
         other = copy(self)
-        other.sim = build_with(self._here, federation, self._allowed)
+        run = make(RunConfig, self._here, "a run")
+        other.sim = prepare(methods.build(run.method), federation, self.module(), run)
         return other
 
     @property
     def federation(self) -> Federation:
         federation: Federation = self.sim.federation
         return federation
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """The section of the config that names the network."""
+        return {"name": models.default_model(self.federation.shape), **self.config["model"]}
 
     def client(self, who: str) -> int:
         """A client's number, from its name or its number."""
@@ -74,12 +84,14 @@ class TrainedRun:
         raise did_you_mean(who, names, f"client of {self.path}")
 
     def module(self, model: PersonalModel | None = None) -> nn.Module:
-        """The plain module, with these weights if there are any."""
-        module = build_model(self.config, self.federation, self._allowed)
+        """The plain module: with these weights, ready to predict, or as training starts from it."""
+        shape, classes, seed = self.federation.shape, self.federation.classes, self.config["seed"]
+        module = models.build(self.network, shape, classes, seed, self._allowed)
         if model is not None:
             floats = [v.dtype for v in model.weights.values() if v.is_floating_point()]
             module.to(floats[0]).load_state_dict(model.weights)
-        return module.eval()
+            module.eval()
+        return module
 
     def personal(self, client: int) -> PersonalModel:
         """The model that the run saved, else the one of its last checkpoint."""

@@ -27,6 +27,7 @@ class Round:
     bytes_up: int = 0
     bytes_down: int = 0
     samples: int = 0
+    steps: int | None = 0  # gradient steps of all clients; None where nobody counted them
     train_loss: float = float("nan")
     seconds: float = 0.0
     seconds_eval: float = 0.0

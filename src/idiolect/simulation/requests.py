@@ -64,6 +64,7 @@ class Fitted:
     mine: Record
     trained: Tree  # the models right after the work
     samples: Tensor  # [K] visited in training, counting every epoch
+    steps: Tensor  # [K] gradient steps taken
     train_loss: Tensor  # [K]
     logs: Tree
 
@@ -75,6 +76,7 @@ class Fit(Task):
         def work(local: Local, *records: Record) -> Record:
             up, mine = self.call(method, local, *records)
             facts = {"samples": torch.from_numpy(local.samples_seen), "loss": local.train_loss}
+            facts["steps"] = torch.from_numpy(local.steps_taken)
             return {"up": up, "mine": mine, "facts": facts | {"logs": local.logs}}
 
         batch_size: Any = getattr(method, "batch_size", "full")
@@ -82,7 +84,8 @@ class Fit(Task):
         up, mine, facts = done["up"], done["mine"], done["facts"]
         # Made from what every rank has now: sending the models on top would double the traffic.
         trained = method.trained(self.records[0], up, mine)
-        return Fitted(up, mine, trained, facts["samples"], facts["loss"], facts["logs"])
+        counted = facts["samples"], facts["steps"]
+        return Fitted(up, mine, trained, *counted, facts["loss"], facts["logs"])
 
     def call(self, method: Method, local: Local, *records: Record) -> tuple[Record, Record]:
         down, mine = records

@@ -169,7 +169,7 @@ class Simulation:
             result.bytes_down += down.nbytes(k)
             self.mine[turn.start] = fitted.mine
             fresh = fitted.up
-            result.samples = int(fitted.samples.sum())
+            result.samples, result.steps = int(fitted.samples.sum()), int(fitted.steps.sum())
             self._show(fitted.logs, turn.start, result)
             unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))

@@ -31,6 +31,7 @@ def as_event(done: Round) -> Event:
         "seconds": done.seconds,
         "seconds_eval": done.seconds_eval,
         "samples": done.samples,
+        "steps": done.steps,
         "bytes_up": done.bytes_up,
         "bytes_down": done.bytes_down,
         "started": done.started,
@@ -65,10 +66,17 @@ def summarise(
         "seconds": seconds,
         "seconds_eval": seconds - training,
         "samples": samples,
+        "steps": _counted([event.get("steps") for event in events]),
         "samples_per_second": samples / training if training > 0 else None,
         "diverged": any(event["diverged"] for event in events),
         **_measured([event["measured"] for event in events if "measured" in event]),
     }
+
+
+def _counted(steps: Sequence[int | None]) -> int | None:
+    """Gradient steps of all rounds; None where those of a round are not known."""
+    known = [count for count in steps if count is not None]
+    return sum(known) if len(known) == len(steps) else None
 
 
 def _measured(rounds: list[dict[str, Any]]) -> dict[str, Any]:

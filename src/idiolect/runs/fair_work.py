@@ -1,0 +1,40 @@
+"""A fair fight: the methods of a comparison do the same local work unless told otherwise.
+
+Papers trained for one epoch or for five, with learning rates that differ ten times. A table of
+their defaults would compare those, so a comparison has one value of each for all.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from idiolect.core.fields import default_of
+from idiolect.core.method import SgdMethod
+from idiolect.methods import REGISTRY
+from idiolect.runs.config import parse_set
+
+LOCAL_WORK = ("lr", "epochs", "steps", "batch_size")
+
+
+def shared_work(method: str, file: Mapping[str, Any], sets: Sequence[str]) -> dict[str, Any]:
+    """The settings of local work that nobody gave for this method, as all methods have them.
+    Methods without local SGD have none of them and keep their own."""
+    if not issubclass(REGISTRY[method], SgdMethod):
+        return {}
+    told = _told(method, file) | {key for item in sets for key in _told(method, parse_set(item))}
+    if "steps" in told:  # they come instead of epochs
+        told.add("epochs")
+    fields = SgdMethod.__dataclass_fields__
+    return {key: default_of(fields[key]) for key in LOCAL_WORK if key not in told}
+
+
+def _told(method: str, layer: Mapping[str, Any]) -> set[str]:
+    """What a layer of settings says about this method."""
+    section = layer.get("method")
+    if not isinstance(section, Mapping) or section.get("name", method) != method:
+        return set()  # options of another method mean nothing to this one
+    return set(section)
+
+
+def keeps_its_own(methods: Sequence[str]) -> list[str]:
+    """The methods whose local work is not local SGD."""
+    return [name for name in methods if not issubclass(REGISTRY[name], SgdMethod)]

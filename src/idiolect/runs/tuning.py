@@ -1,0 +1,136 @@
+"""Honest tuning: each method's values are chosen on validation data, by the same number of trials.
+
+Trials are runs in `OUT/trials`. The chosen ones are copied to `OUT/METHOD-seedK`, the place a
+comparison without tuning has them, so that only they are reported; `OUT/tuning.json` has all.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.core import files
+from idiolect.errors import UserError
+from idiolect.runs import directory, run_files
+from idiolect.runs.compare import Plan, run_all
+from idiolect.runs.config import differences
+from idiolect.runs.execute import Builder
+from idiolect.runs.history import ClientLog
+from idiolect.runs.progress import Progress
+from idiolect.simulation import metrics
+
+TRIALS = "trials"
+SELECTED_ON = "validation samples: mean accuracy over clients in the last round, mean over seeds"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One method with one choice of values, over all seeds."""
+
+    values: dict[str, Any]
+    plans: list[Plan]
+    validation: float | None = None
+
+    @property
+    def told(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.values.items())
+
+
+def trials_of(plan: Sequence[Plan]) -> dict[str, list[Trial]]:
+    """The trials by method; UserError where one method would get more of them than another."""
+    by_method: dict[str, list[Plan]] = {}
+    for item in plan:
+        by_method.setdefault(item.config["method"]["name"], []).append(item)
+    found = {name: _trials(items) for name, items in by_method.items()}
+    counts = {name: len(trials) for name, trials in found.items()}
+    most = max(counts, key=lambda name: counts[name])
+    for name, count in counts.items():
+        if count < max(2, counts[most]):
+            raise UserError(
+                f"--tune gives {name} {count} trial{'s' if count > 1 else ''} and {most} "
+                f"{counts[most]}; give every method as many, e.g. --tune {name}.KEY=…"
+            )
+    return found
+
+
+def _trials(plan: Sequence[Plan]) -> list[Trial]:
+    varied = differences([item.config for item in plan])
+    for key in varied:
+        if not key.startswith("method."):
+            raise UserError(f"--tune {key}: only a method's own settings are tuned; use --sweep")
+    trials: dict[tuple[str, ...], Trial] = {}
+    for at, item in enumerate(plan):
+        values = {key.removeprefix("method."): column[at] for key, column in varied.items()}
+        point = tuple(map(str, values.values()))
+        trials.setdefault(point, Trial(values, [])).plans.append(item)
+    return list(trials.values())
+
+
+def check_validation(federation: Any) -> None:
+    if not bool(federation.sizes("val").any()):
+        raise UserError(
+            "--tune chooses on validation samples and there are none; add --set split.val_share=0.2"
+        )
+
+
+def tune(
+    plan: Sequence[Plan], progress: Progress, build: Builder | None = None
+) -> dict[str, list[Trial]]:
+    """Run all trials; those of each method with their validation accuracy, the chosen one first."""
+    trials_of(plan)
+    run_all(plan, progress, build)
+    return {
+        name: sorted(map(_validated, trials), key=lambda trial: -_rank(trial.validation))
+        for name, trials in trials_of(plan).items()
+    }
+
+
+def keep_chosen(tuned: dict[str, list[Trial]], out: Path) -> list[Plan]:
+    """Copy the chosen runs to their place in the comparison, and write down what was chosen."""
+    kept = []
+    for name, trials in tuned.items():
+        for item in trials[0].plans:
+            place = out / f"{name}-seed{item.config['seed']}"
+            if directory.state(place, item.config) == "new":
+                _copy(item.out, place)
+            kept.append(replace(item, out=place))
+    told = {name: [_plain(trial) for trial in trials] for name, trials in tuned.items()}
+    files.write_json(out / "tuning.json", {"selected_on": SELECTED_ON, "chosen_first": told})
+    return kept
+
+
+def _plain(trial: Trial) -> dict[str, Any]:
+    return {"values": trial.values, "validation": trial.validation}
+
+
+def _copy(run: Path, place: Path) -> None:
+    draft = place.with_name(f".{place.name}.draft")
+    if files.kind(draft) == "a folder":  # of a copy that was killed
+        shutil.rmtree(draft)
+    shutil.copytree(run, draft, ignore=shutil.ignore_patterns(".lock"))
+    os.rename(draft, place)
+    files.sync_folder(place.parent)
+
+
+def _validated(trial: Trial) -> Trial:
+    scores = [_score(item) for item in trial.plans]
+    known = [score for score in scores if score is not None]
+    return replace(trial, validation=float(np.mean(known)) if len(known) == len(scores) else None)
+
+
+def _score(item: Plan) -> float | None:
+    log = ClientLog(item.out)
+    with run_files.sound(log.path):
+        log.load()
+    rows = log.rounds[max(log.rounds)]
+    if not metrics.has_validation(rows):
+        raise UserError(f"{item.out} has no validation samples to choose on")
+    return metrics.selection(rows)
+
+
+def _rank(score: float | None) -> float:
+    return -np.inf if score is None else score

@@ -1,0 +1,90 @@
+"""Values are chosen on validation data, by the same number of trials for every method."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from idiolect.errors import UserError
+from idiolect.runs import tuning
+from idiolect.runs.compare import Plan, plans
+from idiolect.runs.history import ClientLog
+from idiolect.runs.progress import Progress
+
+SETS = ["rounds=2", "model.name=linear", "split.clients=4", "split.val_share=0.3"]
+
+
+def planned(
+    out: Path, methods: list[str], *tunes: str, seeds: tuple[int, ...] = (0,)
+) -> list[Plan]:
+    return plans(methods, seeds, out / tuning.TRIALS, sets=SETS, sweeps=list(tunes))
+
+
+def test_the_best_on_validation_is_chosen_and_only_it_is_reported(tmp_path: Path) -> None:
+    plan = planned(tmp_path, ["local", "fedavg"], "lr=0.0001,0.3,0.001", seeds=(0, 1))
+    tuned = tuning.tune(plan, Progress())
+    kept = tuning.keep_chosen(tuned, tmp_path)
+    names = ["local-seed0", "local-seed1", "fedavg-seed0", "fedavg-seed1"]
+    assert [item.out.name for item in kept] == names
+    assert all(item.config["method"]["lr"] == 0.3 for item in kept)
+    for trials in tuned.values():
+        scores = [trial.validation or 0 for trial in trials]
+        assert len(trials) == 3 and scores == sorted(scores, reverse=True)
+        means = [_validation(item.out) for item in trials[0].plans]
+        assert trials[0].validation == pytest.approx(np.mean(means))
+    written = json.loads((tmp_path / "tuning.json").read_text())
+    assert "validation" in written["selected_on"]
+    assert written["chosen_first"]["local"][0]["values"] == {"lr": 0.3}
+    # Again: nothing is run or copied a second time.
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    again = tuning.keep_chosen(tuning.tune(plan, Progress()), tmp_path)
+    assert [item.out for item in again] == [item.out for item in kept]
+    after = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    assert {p for p in before if before[p] != after[p]} == {tmp_path / "tuning.json"}
+
+
+def _validation(out: Path) -> float:
+    log = ClientLog(out)
+    log.load()
+    return float(np.nanmean(log.rounds[2]["val_accuracy_before"]))
+
+
+def test_test_samples_choose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With test accuracies turned upside down the choice is the same."""
+    plan = planned(tmp_path, ["local"], "lr=0.0001,0.3")
+    chosen = tuning.tune(plan, Progress())["local"][0].values
+    load = ClientLog.load
+
+    def writable(self: ClientLog) -> None:
+        load(self)
+        self.rounds = {t: {k: v.copy() for k, v in r.items()} for t, r in self.rounds.items()}
+        for rows in self.rounds.values():
+            rows["accuracy_before"][:] = 1 - rows["accuracy_before"]
+
+    monkeypatch.setattr(ClientLog, "load", writable)
+    assert tuning.tune(plan, Progress())["local"][0].values == chosen == {"lr": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("methods", "tunes", "said"),
+    [
+        (["fedavg", "pflego"], ["lr=0.1,0.2"], "pflego 1 trial and fedavg 2"),
+        (
+            ["fedavg", "fedprox"],
+            ["lr=0.1,0.2", "fedprox.mu=0.1,1"],
+            "fedavg 2 trials",
+        ),
+        (["fedavg"], ["lr=0.1"], "1 trial"),
+        (["fedavg"], ["rounds=2,3"], "only a method's own settings"),
+    ],
+)
+def test_unequal_trials_are_refused(
+    tmp_path: Path, methods: list[str], tunes: list[str], said: str
+) -> None:
+    given: dict[str, Any] = {"sets": [s for s in SETS if not s.startswith("rounds")]}
+    plan = plans(methods, [0], tmp_path, sweeps=tunes, **given)
+    with pytest.raises(UserError, match=said):
+        tuning.trials_of(plan)
+    assert list(tmp_path.iterdir()) == []
