@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from idiolect.core import tree
+from idiolect.core.task import CLASSIFICATION
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 
@@ -57,6 +58,7 @@ class Net:
 
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # what it computes inside of
     products: torch.dtype | None = None  # what it computes in, if not in the type of its leaves
+    task = CLASSIFICATION  # what its outputs mean
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):

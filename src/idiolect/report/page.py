@@ -14,7 +14,7 @@ from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.report import plots
 from idiolect.report.load import Run
-from idiolect.report.tables import COLUMNS, Group, Row, best_values, cells, groups, rows
+from idiolect.report.tables import COLUMNS, Group, Row, best_values, cells, groups, headings, rows
 from idiolect.runs import config as settings
 
 MATRICES_SHOWN = 4  # per method; the rest is in matrices.safetensors
@@ -165,7 +165,8 @@ def _unfinished(found: Sequence[Run]) -> str:
 def _summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
     best = best_values(table, "accuracy", "best", "pooled", "p10", "worst", "gain")
     head = "".join(
-        f'<th scope="col" title="{escape(what)}">{escape(text)}</th>' for _, text, what in COLUMNS
+        f'<th scope="col" title="{escape(what)}">{escape(text)}</th>'
+        for text, (_, _, what) in zip(headings(table), COLUMNS, strict=True)
     )
     lines = []
     for row, group in zip(table, sets, strict=True):
@@ -178,7 +179,11 @@ def _summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
             top = len(table) > 1 and key in best and row[key] == best[key]
             line.append(f"<td{' class=top' if top else ''}>{escape(cell)}</td>")
         lines.append(f"<tr>{''.join(line)}</tr>")
-    notes = "; ".join(f"{text}: {what}" for _, text, what in COLUMNS if what)
+    notes = "; ".join(
+        f"{text}: {what}"
+        for text, (_, _, what) in zip(headings(table), COLUMNS, strict=True)
+        if what
+    )
     return (
         '<section><h2>Summary</h2><div class="scroll"><table class="summary"><thead><tr>'
         f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"

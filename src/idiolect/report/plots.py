@@ -30,7 +30,7 @@ def accuracy_over_rounds(groups: Sequence[Group], key: str) -> Figure | None:
             continue
         data.append(_line(group, rounds, p10, band=True, width=0))
         data.append(_line(group, rounds, mean, fill="tonexty", fillcolor=f"{colour(group)}@0.10"))
-    return _figure(data, "round", "accuracy, %", hover="x unified") if data else None
+    return _figure(data, "round", _score_axis(groups), hover="x unified") if data else None
 
 
 def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
@@ -41,7 +41,8 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
         for run, _, gain in group.gains(found):
             pairs = zip(gain["per_client"], gain["clients"], strict=True)
             gains += [
-                (100 * value, f"{_plain(run.names[k])}, seed {run.seed}") for value, k in pairs
+                (group.scale * value, f"{_plain(run.names[k])}, seed {run.seed}")
+                for value, k in pairs
             ]
         if not gains:
             continue
@@ -53,7 +54,11 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
         data.append(trace | {"text": [who for _, who in gains], "hovertemplate": hover})
     if not data:
         return None
-    figure = _figure(data, "share of clients, %", "gain over local, points")
+    figure = _figure(
+        data,
+        "share of clients, %",
+        "gain over local, points" if _in_percent(groups) else "gain over local",
+    )
     figure["layout"]["yaxis"]["zeroline"] = True
     return figure
 
@@ -66,8 +71,8 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
         for run, local, _ in group.gains(found):
             theirs = metrics.client_accuracy(local.table)
             for client, (value, size) in metrics.client_accuracy(run.table).items():
-                x.append(round(100 * theirs[client][0], 2))
-                y.append(round(100 * value, 2))
+                x.append(_short(theirs[client][0], group.scale))
+                y.append(_short(value, group.scale))
                 who.append(f"{_plain(run.names[client])}, seed {run.seed}, {size} test samples")
         if x:
             marker = {"size": 7, "color": colour(group), "opacity": 0.75}
@@ -79,8 +84,14 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
     if not data:
         return None
     least = min(min(trace["x"] + trace["y"]) for trace in data)
-    diagonal = {"type": "line", "x0": least, "y0": least, "x1": 100, "y1": 100}
-    figure = _figure(data, "accuracy with local training, %", "accuracy with the method, %")
+    most = 100 if _in_percent(groups) else max(max(trace["x"] + trace["y"]) for trace in data)
+    diagonal = {"type": "line", "x0": least, "y0": least, "x1": most, "y1": most}
+    axis = _score_axis(groups)
+    figure = _figure(
+        data,
+        axis.replace(",", " with local training,") if "," in axis else f"{axis}, local training",
+        axis.replace(",", " with the method,") if "," in axis else f"{axis}, the method",
+    )
     figure["layout"]["shapes"] = [diagonal | {"line": {"color": "$axis", "width": 1}}]
     return figure
 
@@ -93,7 +104,7 @@ def bytes_and_accuracy(groups: Sequence[Group]) -> Figure | None:
         run = group.runs[0]
         sent = np.cumsum([event["bytes_up"] + event["bytes_down"] for event in run.events]) / 1e6
         points = [
-            (round(float(mb), 4), round(100 * event["accuracy"]["mean"], 3))
+            (round(float(mb), 4), _short(event["accuracy"]["mean"], group.scale, 3))
             for mb, event in zip(sent, run.events, strict=True)
             if event["accuracy"]["mean"] is not None
         ]
@@ -108,7 +119,7 @@ def bytes_and_accuracy(groups: Sequence[Group]) -> Figure | None:
         trace = _line(group, [0, reach], [value, value], width=1.5)
         trace["line"]["dash"] = "dash"
         data.append(trace)
-    return _figure(data, "MB sent so far, up and down, all clients", "accuracy, %")
+    return _figure(data, "MB sent so far, up and down, all clients", _score_axis(groups))
 
 
 def matrix(values: dict[int, Any]) -> tuple[Figure, str] | None:
@@ -154,8 +165,8 @@ def _curve(group: Group, key: str, stat: str) -> tuple[list[int], list[float]]:
         for run in group.runs
     ]
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    values = [100 * float(np.mean([seed[number] for seed in seeds])) for number in rounds]
-    return rounds, [round(value, 3) for value in values]
+    values = [float(np.mean([seed[number] for seed in seeds])) for number in rounds]
+    return rounds, [_short(value, group.scale, 3) for value in values]
 
 
 def _line(
@@ -187,6 +198,22 @@ def _line(
 def _figure(data: list[Figure], x: str, y: str, hover: str = "closest") -> Figure:
     axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
     return {"data": data, "layout": {**axes, "hovermode": hover}}
+
+
+def _in_percent(groups: Sequence[Group]) -> bool:
+    return all(group.scale == 100 for group in groups)
+
+
+def _score_axis(groups: Sequence[Group]) -> str:
+    """`accuracy, %`, or another metric's name."""
+    names = dict.fromkeys(metrics.metric_of(group.runs[0].table).name for group in groups)
+    told = " / ".join(names) or "accuracy"
+    return f"{told}, %" if _in_percent(groups) else told
+
+
+def _short(value: float, scale: int, digits: int = 2) -> float:
+    """A score for a page: percent to some digits, other numbers to six figures."""
+    return round(scale * value, digits) if scale == 100 else float(f"{value:.6g}")
 
 
 def _plain(text: str) -> str:
