@@ -21,6 +21,7 @@ from idiolect.core.task import CLASSIFICATION
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 
+HEAD_MARK = "_idiolect_head"  # on a module: the name of the layer that makes its logits
 _CHANNELLED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # leaves begin with output channels
 
 
@@ -255,9 +256,12 @@ def _personal_share(spec: str) -> float:
 
 
 def _find_head(module: nn.Module) -> tuple[str, nn.Module]:
-    """The layer called `head`, else the last linear layer."""
+    """The layer called `head`, else the one that was seen to make the logits, else the last linear
+    layer."""
     if isinstance(getattr(module, "head", None), nn.Module):
         return "head", module.head  # type: ignore[return-value]
+    if isinstance(seen := getattr(module, HEAD_MARK, None), str):
+        return seen, module.get_submodule(seen)
     linear: Sequence[tuple[str, nn.Module]] = [
         (n, m) for n, m in module.named_modules() if isinstance(m, nn.Linear)
     ]

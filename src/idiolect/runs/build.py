@@ -29,7 +29,8 @@ def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulatio
     for line in splits.split(run.split).without_effect():
         warnings.warn(line, stacklevel=2)
     federation = load_federation(config, allow_code)
-    model = models.build(run.model, federation.shape, federation.classes, run.seed, allow_code)
+    section = {"name": models.default_model(federation.shape), **run.model}
+    model = models.build(section, federation.shape, federation.classes, run.seed, allow_code)
     return prepare(method, federation, model, run)
 
 
