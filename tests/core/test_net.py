@@ -69,8 +69,11 @@ def test_a_deep_head_is_one_head() -> None:
 
 
 def test_no_head_at_all() -> None:
-    with pytest.raises(UserError, match="no linear layer to serve as head"):
-        Net(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
+    net = Net(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
+    assert net.part("all") == net.names and net.stages(1) == [net.weights]
+    for ask in (lambda: net.head, lambda: net.part("body"), lambda: net.linear_head()):
+        with pytest.raises(UserError, match="no linear layer to serve as head"):
+            ask()
 
 
 @pytest.mark.parametrize("module", [SmallNet(norm=True), Unnamed(), nn.Linear(3, 2)])

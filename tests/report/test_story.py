@@ -49,7 +49,7 @@ def test_the_verdict_tells_equal_methods_and_whom_the_best_one_harms(tmp_path: P
     found = report.find([tmp_path])
     told = verdict.verdict(tables.groups(found), found)
     assert "not distinguishable from it: local" in told
-    assert "It harms 2 of 6 clients, compared with training alone (points): client 0 (-8." in told
+    assert "It harms 2 of 6 clients, compared with training alone: client 0 (-8." in told
     html, _ = page.views(found)
     row = next(line for line in html.split("<tr>") if "</i>local" in line)
     assert "≈" in row
@@ -162,9 +162,9 @@ def test_axes_show_100_and_are_not_set_by_one_client() -> None:
     low = plots.percent_axis([12.0, 31.0])
     assert low["range"][1] == 41 and low["dtick"] == 10
     gains = [*np.linspace(8, -4, 99), -100.0]
-    shown = plots._without_outliers([{"y": gains}])
+    shown = plots._without_outliers([{"y": gains}], "gain over local, points")
     assert shown["range"][0] > -10 and "1 outside" in shown["title"]["text"]
-    assert plots._without_outliers([{"y": list(np.linspace(8, -4, 99))}]) == {}
+    assert plots._without_outliers([{"y": list(np.linspace(8, -4, 99))}], "") == {}
 
 
 def test_no_folder_of_this_machine_is_told(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def data_get(
         "idiolect data inspect readings.csv --set data.client=site --set data.label=kind",
     ),
 )
-@with_settings("split", "clients", "seed")
+@with_settings("task", "split", "clients", "seed")
 def data_inspect(
     name: Annotated[
         str, typer.Argument(help="Dataset (idiolect data list), or your own files or function.")

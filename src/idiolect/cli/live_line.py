@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from idiolect.core.task import metric_named
 from idiolect.runs.progress import Progress
 
 
@@ -59,8 +60,10 @@ class LiveLine(Progress):
         self.bytes += event["bytes_up"] + event["bytes_down"]
         accuracy = event["accuracy"]
         if accuracy["mean"] is not None:
+            other = event.get("metric", {}).get("name", "accuracy")
+            scale, digits = (100, ".1f") if metric_named(other).share else (1, ".4g")
             self.accuracy = "  ".join(
-                f"{name} {100 * accuracy[name]:.1f}" for name in ("mean", "p10", "worst")
+                f"{name} {scale * accuracy[name]:{digits}}" for name in ("mean", "p10", "worst")
             )
         pace = (time.monotonic() - self.began) / max(1, number - self.first)
         left = duration(pace * (self.total - number))

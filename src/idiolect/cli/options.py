@@ -42,7 +42,12 @@ AllowCode = Annotated[
 Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 FLAGS = {"minimum": ["--min-clients"]}  # where an option has another name than its setting
-CLIENTS = "Number of clients. Default: 20."  # a shorter way to say split.clients
+# Shorter ways to say a setting of a section: split.clients, data.task, data.metric
+SHORTER: dict[str, tuple[str, type, str]] = {
+    "clients": ("split", int, "Number of clients. Default: 20."),
+    "task": ("data", str, "What your own data's label is: classification, multilabel, regression."),
+    "metric": ("data", str, "What clients are judged by, e.g. macro_f1, rmse or r2."),
+}
 
 
 def examples(*lines: str) -> str:
@@ -75,8 +80,8 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if value is None:
             continue
-        if name == "clients":
-            flags.setdefault("split", {})["clients"] = value
+        if name in SHORTER:
+            flags.setdefault(SHORTER[name][0], {})[name] = value
         elif name in SECTIONS:
             flags.setdefault(name, {})["name"] = value
         else:
@@ -114,14 +119,17 @@ def option_type(kind: Any, name: str) -> type | None:
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 OPTIONS = [name for name in SETTINGS if name != "method" and option_type(RunConfig, name)]
-OPTIONS.insert(OPTIONS.index("split") + 1, "clients")
+for _name, _about_it in SHORTER.items():
+    OPTIONS.insert(OPTIONS.index(_about_it[0]) + 1, _name)
 
 
 def _parameter(kind: Any, name: str) -> inspect.Parameter:
-    taken: Any = int
-    text = CLIENTS
-    if name != "clients":
-        taken, text, default = option_type(kind, name), about(kind, name), default_text(kind, name)
+    taken: Any
+    if name in SHORTER:
+        _, taken, text = SHORTER[name]
+    else:
+        taken, text = option_type(kind, name), about(kind, name)
+        default = default_text(kind, name)
         text = f"{text[0].upper()}{text[1:]}." + (f" Default: {default}." if default else "")
     parser = path if taken is Path else None
     annotation = Annotated[

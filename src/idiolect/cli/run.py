@@ -110,11 +110,15 @@ def show(place: Path, summary: dict[str, Any], as_json: bool) -> None:
         screen.print_json(summary)
         return
     from idiolect import report as reports
+    from idiolect.core.task import metric_named
 
     screen.print_table([reports.load(place)])
     number = summary["protocol"]
     if number["name"] != "default" and number["value"] is not None:
-        print(f"protocol {number['name']}: {100 * number['value']:.2f} % ({number['what']})")
+        name = summary.get("metric", {}).get("name", "accuracy")
+        share = metric_named(name).share
+        value = f"{100 * number['value']:.2f} %" if share else f"{name} {number['value']:.4g}"
+        print(f"protocol {number['name']}: {value} ({number['what']})")
     print(f"run: {place}")
 
 

@@ -76,6 +76,8 @@ WIDEST_SPLIT = 60  # classes that are drawn
 def print_split(about: dict[str, Any]) -> None:
     """The split as a drawing: a row per client, a column per class, darker for more samples."""
     classes = about["classes"]
+    if about["task"] != "classification":
+        return
     if classes > WIDEST_SPLIT:
         print(f"the split is not drawn: {classes} classes; the most is {WIDEST_SPLIT}")
         return

@@ -54,7 +54,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core import tree
@@ -90,9 +89,9 @@ Ids = Sequence[int]  # of clients
 
 
 def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
-    """The usual loss, one value per sample."""
-    # `F.cross_entropy` in two operations: under `vmap` its own is a long way of Python.
-    return -F.log_softmax(net(params, x), 1).gather(1, y[:, None]).squeeze(1)
+    """The usual loss of the data's task, one value per sample: cross-entropy where samples have
+    classes, the squared error in regression."""
+    return net.task.loss(net(params, x), y)
 
 
 def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
@@ -198,6 +197,7 @@ class Method(Checked, ABC):
     personal_part: ClassVar[str] = "nothing"  # what is personal, in words
     traffic: ClassVar[str] = "2"  # model sizes per client and round, up and down together
     asynchronous: ClassVar[bool] = False  # late work is used (and `aggregate` sees empty rounds)
+    needs_classes: ClassVar[bool] = False  # samples must have one class each
     rounds_default: ClassVar[int] = 50
     adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,11 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from idiolect.core import tree
+from idiolect.core.task import CLASSIFICATION
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 
+HEAD_MARK = "_idiolect_head"  # on a module: the name of the layer that makes its logits
 _CHANNELLED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # leaves begin with output channels
 
 
@@ -57,6 +60,7 @@ class Net:
 
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # what it computes inside of
     products: torch.dtype | None = None  # what it computes in, if not in the type of its leaves
+    task = CLASSIFICATION  # what its outputs mean
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):
@@ -83,10 +87,21 @@ class Net:
         leaves = [*self.module.named_parameters(), *self.module.named_buffers()]
         self._ndim = {n: v.ndim for n, v in leaves}
         self.attends = any(isinstance(m, nn.MultiheadAttention) for m in self.module.modules())
-        self._head_name, self._head = _find_head(self.module)
+        found = _find_head(self.module)
+        if found is None:
+            return
+        self._head_name, self._head = found
         self._prefix = f"{self._head_name}." if self._head_name else ""  # a bare linear layer
         self.head = tuple(n for n in self.names if n.startswith(self._prefix))
         self.body = tuple(n for n in self.names if not n.startswith(self._prefix))
+
+    def __getattr__(self, name: str) -> Any:
+        """Methods that need no head, as FedAvg, take a network without one."""
+        if name in ("head", "body", "_head", "_head_name", "_prefix"):
+            raise UserError(
+                "the model has no linear layer to serve as head; name its last layer 'head'"
+            )
+        raise AttributeError(name)
 
     @property
     def couples(self) -> bool:
@@ -152,9 +167,10 @@ class Net:
 
     def part(self, spec: str) -> tuple[str, ...]:
         """Names chosen by `spec`: head, body, norm, none, all, or name patterns like 'body.0.*'."""
-        known = {"head": self.head, "body": self.body, "none": (), "all": self.names}
-        if spec in known:
-            return known[spec]
+        if spec in ("head", "body"):
+            return self.head if spec == "head" else self.body
+        if spec in ("none", "all"):
+            return self.names if spec == "all" else ()
         if spec == "norm":
             owners = tuple(
                 f"{n}." for n, m in self.module.named_modules() if "Norm" in type(m).__name__
@@ -252,15 +268,14 @@ def _personal_share(spec: str) -> float:
     return share
 
 
-def _find_head(module: nn.Module) -> tuple[str, nn.Module]:
-    """The layer called `head`, else the last linear layer."""
+def _find_head(module: nn.Module) -> tuple[str, nn.Module] | None:
+    """The layer called `head`, else the one that was seen to make the logits, else the last linear
+    layer."""
     if isinstance(getattr(module, "head", None), nn.Module):
         return "head", module.head  # type: ignore[return-value]
+    if isinstance(seen := getattr(module, HEAD_MARK, None), str):
+        return seen, module.get_submodule(seen)
     linear: Sequence[tuple[str, nn.Module]] = [
         (n, m) for n, m in module.named_modules() if isinstance(m, nn.Linear)
     ]
-    if not linear:
-        raise UserError(
-            "the model has no linear layer to serve as head; name its last layer 'head'"
-        )
-    return linear[-1]
+    return linear[-1] if linear else None

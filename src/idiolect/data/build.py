@@ -52,6 +52,7 @@ def divide(pool: Pool, how: Split, seed: int, source: dict[str, Any] | None = No
         val=tuple(torch.from_numpy(s.val) for s in shares),
         test=tuple(torch.from_numpy(s.test) for s in shares),
         classes=classes,
+        task=pool.task,
         mean=mean,
         std=std,
         names=tuple(s.name for s in shares),
@@ -78,7 +79,8 @@ def describe(federation: Federation) -> dict[str, Any]:
     clients = []
     for i, name in enumerate(federation.names):
         rows = {part: getattr(federation, part)[i] for part in PARTS}
-        histogram = {part: _histogram(federation.y[rows[part]]) for part in PARTS}
+        has = federation.task.has_classes
+        histogram = {p: _histogram(federation.y[rows[p]]) if has else {} for p in PARTS}
         clients.append(
             {
                 "client": i,
@@ -93,6 +95,7 @@ def describe(federation: Federation) -> dict[str, Any]:
         "n_clients": federation.n_clients,
         "samples": {part: int(federation.sizes(part).sum()) for part in PARTS},
         "classes": federation.classes,
+        "task": federation.task.name,
         "shape": list(federation.shape),
         "mean": federation.mean and list(federation.mean),
         "std": federation.std and list(federation.std),

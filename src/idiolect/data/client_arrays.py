@@ -30,12 +30,18 @@ def check_keys(i: int, client: Any) -> None:
         raise UserError(f"client {i}: give both x_val and y_val, or neither")
 
 
-def pair(i: int, part: str, client: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def pair(
+    i: int, part: str, client: Mapping[str, Any], has_classes: bool = True
+) -> tuple[Tensor, Tensor]:
     """x and y of one part of one client, in the types that a Federation holds."""
     if f"x_{part}" not in client:
         return torch.empty(0, 1), torch.empty(0, dtype=torch.int64)
     x, y = (_tensor(client[f"{v}_{part}"], f"client {i}: {v}_{part}") for v in "xy")
-    if y.is_floating_point() or y.is_complex() or y.ndim != 1:
+    if not has_classes:
+        y = y[:, None] if y.ndim == 1 else y
+        if y.is_complex() or y.ndim != 2:
+            raise UserError(f"client {i}: y_{part} must be numbers of shape [M] or [M, outputs]")
+    elif y.is_floating_point() or y.is_complex() or y.ndim != 1:
         raise UserError(f"client {i}: y_{part} must be whole numbers of shape [M]")
     if x.ndim < 2 or x.is_complex():
         told = "complex" if x.is_complex() else f"of shape {list(x.shape)}"
@@ -44,7 +50,7 @@ def pair(i: int, part: str, client: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         raise UserError(f"client {i}: x_{part} has {len(x)} samples, y_{part} {len(y)} labels")
     if x.dtype != torch.uint8 and not x.is_floating_point():
         x = x.to(torch.int64)
-    return x, y.to(torch.int64)
+    return x, y.to(torch.int64 if has_classes else torch.float32)
 
 
 def _tensor(value: Any, what: str) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idiolect.core.task import CLASSIFICATION, LearningTask
 from idiolect.core.text import shortened
 from idiolect.data.client_arrays import PARTS as PARTS
 from idiolect.data.client_arrays import check_keys, pair
@@ -29,7 +30,7 @@ class Federation:
     """
 
     x: Tensor
-    y: Tensor  # [M], int64
+    y: Tensor  # [M], int64; without classes [M, classes], floating point: a target per output
     train: tuple[Tensor, ...]  # of every client: row numbers
     val: tuple[Tensor, ...]  # empty: no client has a validation part
     test: tuple[Tensor, ...]
@@ -39,6 +40,7 @@ class Federation:
     names: tuple[str, ...] = ()  # not given: "0", "1", ...
     unseen: tuple[int, ...] = ()  # clients that never take part in training
     info: dict[str, Any] = field(default_factory=dict)  # where the data comes from
+    task: LearningTask = CLASSIFICATION
 
     def __post_init__(self) -> None:
         # The class is frozen: what has a short form is replaced by its full form here.
@@ -109,7 +111,9 @@ class Federation:
             raise UserError(
                 f"x must be uint8, int64 or floating point, got {x.dtype}; convert it first"
             )
-        if y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        if not self.task.has_classes:
+            self._check_targets()
+        elif y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise UserError(
                 f"y must be int64 of shape [{len(x)}] as x has {len(x)} samples,"
                 f" got {y.dtype} {list(y.shape)}"
@@ -117,6 +121,18 @@ class Federation:
         if not 1 <= self.classes <= LARGEST_CLASSES:
             allowed = f"at least 1 and at most {LARGEST_CLASSES}"
             raise UserError(f"classes must be {allowed}, got {self.classes}")
+
+    def _check_targets(self) -> None:
+        wanted, got = [len(self.x), self.classes], list(self.y.shape)
+        if not self.y.is_floating_point() or got != wanted:
+            raise UserError(
+                f"y must be floating point of shape {wanted} for {self.task.name}, got"
+                f" {self.y.dtype} {got}"
+            )
+        if not bool(torch.isfinite(self.y).all()):
+            raise UserError("y has NaN or infinite values; clean or drop those samples")
+        if self.task.name == "multilabel" and not bool(((self.y == 0) | (self.y == 1)).all()):
+            raise UserError("y must be 0 or 1 for multilabel; write 1 where a label applies")
 
     def _check_clients(self) -> None:
         n = self.n_clients
@@ -136,6 +152,8 @@ class Federation:
             raise UserError(f"all {n} clients are unseen: none is left to train; lower unseen")
         bad, large = ~_finite_rows(self.x), ~self._rows_within_reach()
         bad_label = (self.y < 0) | (self.y >= self.classes)
+        if not self.task.has_classes:
+            bad_label = torch.zeros(len(self.y), dtype=torch.bool)
         for i in range(n):
             who = self._who(i)
             for part in PARTS:
@@ -189,10 +207,13 @@ class Federation:
         std: Sequence[float] | float | None = None,
         names: Sequence[str] | None = None,
         unseen: Sequence[int] = (),
+        task: LearningTask | str = CLASSIFICATION,
     ) -> "Federation":
         """A federation of your own data. Give one mapping per client with x_train, y_train, x_test
         and y_test, and with x_val and y_val if you have a validation part. Values are NumPy arrays
-        or tensors. Not given, `classes` is the largest label plus one."""
+        or tensors. Not given, `classes` is the largest label plus one. For a `task` other than
+        classification, y holds a number, or several, per sample."""
+        task = LearningTask(task) if isinstance(task, str) else task
         xs: list[Tensor] = []
         ys: list[Tensor] = []
         parts: dict[str, list[Tensor]] = {part: [] for part in PARTS}
@@ -200,7 +221,7 @@ class Federation:
         for i, client in enumerate(_listed("clients", clients)):
             check_keys(i, client)
             for part in PARTS:
-                x, y = pair(i, part, client)
+                x, y = pair(i, part, client, task.has_classes)
                 if len(x) and xs and (x.shape[1:] != xs[0].shape[1:] or x.dtype != xs[0].dtype):
                     raise UserError(
                         f"client {i}: x_{part} holds {x.dtype} samples of shape"
@@ -222,6 +243,7 @@ class Federation:
             val=tuple(parts["val"]),
             test=tuple(parts["test"]),
             classes=_counted(y) if classes is None else classes,
+            task=task,
             mean=mean,  # type: ignore[arg-type]  # a number, too: it is for every channel
             std=std,  # type: ignore[arg-type]
             names=tuple(map(str, _listed("names", names))) if names is not None else (),
@@ -231,7 +253,9 @@ class Federation:
 
 
 def _counted(y: Tensor) -> int:
-    """The largest label plus one."""
+    """The largest label plus one; where samples have no class, the targets of one."""
+    if y.ndim > 1:
+        return y.shape[1]
     if int(y.max()) >= LARGEST_CLASSES:
         raise UserError(
             f"label {int(y.max())} makes more than {LARGEST_CLASSES} classes; number them from 0"

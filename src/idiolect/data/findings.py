@@ -24,17 +24,13 @@ def findings(federation: Federation) -> dict[str, Any]:
         own_leaks += sum(one in mine for one in tested)
         if found := sum(one in train for one in tested):
             leaks[federation.names[i]] = found
+    if not federation.task.has_classes:
+        return {"leaks": leaks, "leaks_of_own": own_leaks, "lines": _leak_lines(federation, leaks)}
     counts = torch.bincount(federation.y[_used(federation)], minlength=federation.classes)
     single = [_class_name(federation, c) for c in (counts == 1).nonzero()[:, 0].tolist()]
     empty = int((counts == 0).sum())
     unknown = _unknown(federation)
-    lines = []
-    if leaks:
-        total, share = sum(leaks.values()), sum(map(len, federation.test))
-        lines.append(
-            f"{total} of {share} test samples are also training samples ({own_leaks} of the same"
-            f" client): {_few([f'{name} {n}' for name, n in leaks.items()])}"
-        )
+    lines = _leak_lines(federation, leaks)
     if single:
         lines.append(f"classes of one sample: {_few(single)}")
     if empty:
@@ -47,8 +43,16 @@ def findings(federation: Federation) -> dict[str, Any]:
         "one_sample_classes": single,
         "empty_classes": empty,
         "tested_on_unknown_classes": unknown,
-        "lines": lines or ["no identical training and test samples, no class of one sample"],
+        "lines": lines,
     }
+
+
+def _leak_lines(federation: Federation, leaks: dict[str, int]) -> list[str]:
+    if not leaks:
+        return ["no test sample is also a training sample"]
+    total, share = sum(leaks.values()), sum(map(len, federation.test))
+    named = _few([f"{name} {n}" for name, n in leaks.items()])
+    return [f"{total} of {share} test samples are also training samples: {named}"]
 
 
 def _hashes(federation: Federation) -> list[bytes]:

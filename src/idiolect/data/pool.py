@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idiolect.core.task import CLASSIFICATION, LearningTask
+
 TRAIN, TEST = 0, 1
 
 
@@ -14,9 +16,9 @@ class Pool:
     """Every sample of a dataset once, in the order of its files. A split divides it."""
 
     x: NDArray[Any]  # uint8 [M, C, H, W]; own data also int64 and float32 of other shapes
-    y: NDArray[np.int64]  # [M]
+    y: NDArray[Any]  # int64 [M]; without classes float32 [M, targets]
     part: NDArray[np.uint8]  # [M], TRAIN or TEST: the division its authors made
-    classes: int
+    classes: int  # without classes: targets of a sample
     group: NDArray[np.int64] | None = None  # [M], index into group_names: writer, alphabet
     group_names: tuple[str, ...] = ()
     drawer: NDArray[np.int64] | None = None  # [M], who drew it (Omniglot)
@@ -25,6 +27,7 @@ class Pool:
     mean: tuple[float, ...] | None = None  # per channel, after the division by 255
     std: tuple[float, ...] | None = None
     standardize: bool = False  # mean and std are those of the training rows, once they are known
+    task: LearningTask = CLASSIFICATION
     class_names: tuple[str, ...] = ()  # where classes are words of the data
 
     def __len__(self) -> int:

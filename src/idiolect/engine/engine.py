@@ -79,6 +79,7 @@ class Engine(ABC):
         self.net = Net(module)
         self.train_net = Net(module, training=True)
         self.nets: Nets = (self.net, self.train_net)
+        self.task = self.net.task = self.train_net.task = federation.task
         self.products = products
         if products is not None:
             self._compute_in(products)
@@ -126,11 +127,11 @@ class Engine(ABC):
         return self.ranks.combine(tree.join(done) if done else {}, sizes, self.device)
 
     def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
-        """Correct predictions and summed loss of each client's model on its own samples, `[K]`; a
-        GPU may still be computing them."""
+        """Correct predictions (or what else the task's metric sums, `[K, S]`) and summed loss of
+        each client's model on its own samples, `[K]`; a GPU may still be computing them."""
         sizes = self._sizes(ids, part)
         share = self.ranks.share(sizes)
-        correct, loss = torch.zeros(len(share)), torch.zeros(len(share))
+        correct, loss = self._no_scores(len(share)), torch.zeros(len(share))
         if any(sizes[k] for k in share):
             with by_itself():
                 own = [ids[k] for k in share]
@@ -138,6 +139,13 @@ class Engine(ABC):
         done = {"score": {"correct": correct.double(), "loss": loss.double()}}
         score = self.ranks.combine(done, sizes, CPU)["score"]
         return score["correct"], score["loss"]
+
+    def _no_scores(self, clients: int) -> Tensor:
+        """Sums of the metric before the first sample: `[K]`, or `[K, S]` where it has several."""
+        classes = self.samples.classes
+        y = torch.zeros((1, classes) if self.samples.y.ndim > 1 else 1, dtype=self.samples.y.dtype)
+        width = self.task.metric.statistics(torch.zeros(1, classes), y).shape[1]
+        return torch.zeros((clients, width) if width > 1 else clients)
 
     @abstractmethod
     def groups(self, ids: Sequence[int]) -> Iterable[list[int]]:

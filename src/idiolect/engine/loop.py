@@ -118,13 +118,16 @@ class LoopEngine(Engine):
 
     @torch.no_grad()
     def _evaluate_here(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
-        correct, loss = torch.zeros(len(ids)), torch.zeros(len(ids), dtype=torch.float64)
+        correct, loss = self._no_scores(len(ids)), torch.zeros(len(ids), dtype=torch.float64)
+        if not self.task.has_classes or correct.ndim > 1:
+            correct = correct.double()
         for k, i in enumerate(ids):
             w = tree.client(params, k)
             for at in self.samples.in_pieces(self.samples.parts[part][i], EVAL_BATCH):
                 logits, y = self.net(w, self.samples.inputs(at)), self.samples.y[at]
-                correct[k] += (logits.argmax(1) == y).sum().cpu()
-                loss[k] += torch.nn.functional.cross_entropy(logits, y, reduction="sum").cpu()
+                found = self.task.metric.statistics(logits, y).sum(0).cpu()
+                correct[k] += found if correct.ndim > 1 else found[0]
+                loss[k] += self.task.test_loss(logits, y, "sum").cpu()
         return correct, loss
 
 

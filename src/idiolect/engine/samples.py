@@ -30,7 +30,7 @@ class Samples:
         self.device, self.dtype, self.whole = device, dtype, whole
         self.x, self.y = self._stored(federation)
         self.labels = federation.y.numpy()
-        self.classes = federation.classes
+        self.classes, self.has_classes = federation.classes, federation.task.has_classes
         self.parts: dict[Part, tuple[Tensor, ...]] = {
             "train": federation.train,
             "val": federation.val,
@@ -43,8 +43,12 @@ class Samples:
     def train_labels(self, client: int) -> tuple[np.ndarray, Tensor]:
         """Labels of a client's training samples, and how many there are of each class."""
         if client not in self._train_labels:
-            y = self.labels[self.parts["train"][client].numpy()]
-            counts = torch.bincount(torch.as_tensor(y), minlength=self.classes)
+            rows = self.parts["train"][client].numpy()
+            if self.has_classes:
+                y = self.labels[rows]
+                counts = torch.bincount(torch.as_tensor(y), minlength=self.classes)
+            else:  # all of one kind: batches in order of classes keep the order of the samples
+                y, counts = np.zeros(len(rows), np.int64), torch.zeros(self.classes).long()
             self._train_labels[client] = y, counts
         return self._train_labels[client]
 
@@ -128,7 +132,7 @@ class SampleWindow(Samples):
         if n > len(self.x):
             room = int(1.3 * n)
             self.x = self.x.new_empty(room, *self.x.shape[1:])
-            self.y = self.y.new_empty(room)
+            self.y = self.y.new_empty(room, *self.y.shape[1:])
             self.storage_version += 1
         devices.gather(self._host_x, wanted, self.x[:n])
         devices.gather(self._host_y, wanted, self.y[:n])

@@ -85,15 +85,14 @@ class StackedEngine(Engine):
             return self._evaluate_shared(tree.client(params, 0), ids, part)
         sizes = self._sizes(ids, part)
         if self.threads is not None:
-            none = torch.zeros(2, dtype=torch.float64)
+            none = torch.zeros((), dtype=torch.float64)
 
             def test(nets: Nets, k: int) -> Tensor:
                 own = tree.client(params, k)
                 pieces = self.samples.in_pieces(self.samples.parts[part][ids[k]], self._test_batch)
                 return sum((self._scores(nets[0], own, at).sum(1) for at in pieces), none)
 
-            correct, loss = torch.stack(self.threads.map(test, sizes), 1)
-            return correct, loss
+            return _apart(torch.stack(self.threads.map(test, sizes), 1))
         most = self.chunks.most(self.guess(min(EVAL_BATCH, max(sizes))), len(ids))
         if most < len(ids):
             spans = [slice(at, at + most) for at in range(0, len(ids), most)]
@@ -102,16 +101,19 @@ class StackedEngine(Engine):
         order, batches = self._remembered(self._test_batches, ids, part)
         order_there = devices.to_device(order, self.device)
         stack = {n: v[order_there] for n, v in params.items()}
-        correct = torch.zeros(len(ids), device=self.device, dtype=torch.float64)
-        loss = torch.zeros_like(correct)
+        correct = self._no_scores(len(ids)).to(self.device, torch.float64)
+        loss = torch.zeros(len(ids), device=self.device, dtype=torch.float64)
         for batch in batches:
             k, at = len(batch), self.samples.on_device(batch)
             given, real = at.clamp_min(0), at >= 0
             inputs, y = self.samples.inputs(given), self.samples.y[given]
             logits = torch.vmap(self.net)({n: v[:k] for n, v in stack.items()}, inputs)
-            each = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-            correct[:k] += ((logits.argmax(-1) == y) & real).sum(1)
-            loss[:k] += (each.reshape(y.shape) * real).sum(1)
+            flat = logits.flatten(0, 1), y.flatten(0, 1)
+            each = self.task.test_loss(*flat)
+            found = self.task.metric.statistics(*flat).reshape(*real.shape, -1)
+            found = (found * real[..., None]).sum(1)
+            correct[:k] += found if correct.ndim > 1 else found[:, 0]
+            loss[:k] += (each.reshape(real.shape) * real).sum(1)
         back = devices.to_device(torch.argsort(order), self.device)
         return correct[back], loss[back]
 
@@ -140,17 +142,16 @@ class StackedEngine(Engine):
             scores = self.threads.map(
                 lambda nets, k: self._scores(nets[0], params, there[k]), [len(p) for p in there]
             )
-        correct, loss = (
-            torch.segment_reduce(row, "sum", lengths=sizes, initial=0)
-            for row in torch.cat(scores, 1)
-        )
-        return correct, loss
+        rows = torch.cat(scores, 1)
+        summed = [torch.segment_reduce(row, "sum", lengths=sizes, initial=0) for row in rows]
+        return _apart(torch.stack(summed))
 
     def _scores(self, net: Net, params: Tree, at: Tensor) -> Tensor:
-        """Of one model and each sample: 1 if it is classified correctly, and the loss, `[2, n]`."""
+        """Of one model and each sample: what the metric sums (1 if it is classified correctly), and
+        the loss, `[S + 1, n]`."""
         logits, y = net(params, self.samples.inputs(at)), self.samples.y[at]
-        loss = nn.functional.cross_entropy(logits, y, reduction="none")
-        return torch.stack([(logits.argmax(1) == y).double(), loss.double()])
+        loss = self.task.test_loss(logits, y).double()
+        return torch.cat([self.task.metric.statistics(logits, y).T, loss[None]])
 
     def _test_samples(self, ids: tuple[int, ...], part: Part) -> tuple[Tensor, Tensor]:
         """All samples of these clients, one after the other, and how many each has."""
@@ -166,3 +167,9 @@ class StackedEngine(Engine):
                 del self._test_layouts[next(iter(self._test_layouts))]
             self._test_layouts[key] = make(tuple(ids), part)
         return self._test_layouts[key]
+
+
+def _apart(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """`[S + 1, K]` as what the metric sums, `[K]` or `[K, S]`, and the loss."""
+    found, loss = scores[:-1], scores[-1]
+    return found[0] if len(found) == 1 else found.T, loss

@@ -26,7 +26,7 @@ class Step:
     who: slice | Tensor  # their rows of the stack
     at: Tensor  # [k, B] positions among the clients' training samples, for `Rows`
     sample: Tensor  # [k, B] positions among the samples on the device
-    y: Tensor  # [k, B] labels; -1 for filling, where the loss knows filling
+    y: Tensor  # [k, B] labels, or [k, B, T] targets; -1 for filling, where the loss knows it
     weight: Tensor | None  # [k, B], rows sum to 1; None: the plain mean
     size: Tensor  # [k] real samples
     keep: Tensor | None = None  # [k] 1 for those who take the step, 0 for the rest; None: all do
@@ -89,7 +89,7 @@ class Steps:
         y = labels[sample]
         if mark_filling:
             y = torch.where(self._column < self.size[:kept, :, None], y, -1)
-        self.at, self.sample, self.y = (v.expand(self.count, -1, -1) for v in (at, sample, y))
+        self.at, self.sample, self.y = (v.expand(self.count, *v.shape[1:]) for v in (at, sample, y))
 
     def weights(self) -> Tensor:
         """`[T, K, B]`: 1 / size for real samples, 0 for the others."""

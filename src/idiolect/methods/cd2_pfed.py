@@ -62,6 +62,7 @@ class CD2pFed(Alignment, FedAvg):
     )
 
     name = "cd2_pfed"
+    needs_classes = True
     paper = "Shen et al., CD2-pFed: Cyclic Distillation-guided Channel Decoupling"
     year = 2022
     personal_part = "the last channels of every layer"

@@ -54,6 +54,7 @@ class FedAS(Alignment):
     personal_layers: str = hyper("head", "head, norm, channels:0.5 (CD2-pFed), or name patterns")
 
     name = "fedas"
+    needs_classes = True
     paper = "Yang et al., FedAS: Bridging Inconsistency in Personalized FL"
     year = 2024
     personal_part = "the head, and the client's own last base"

@@ -43,6 +43,7 @@ class FedPAC(SgdMethod):
     combine: bool = hyper(True, "combine heads, else every client keeps its own")
 
     name = "fedpac"
+    needs_classes = True
     paper = "Xu et al., Personalized FL with Feature Alignment and Classifier Coll."
     year = 2023
     personal_part = "the head (combined by the server)"

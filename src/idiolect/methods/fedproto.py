@@ -41,6 +41,7 @@ class FedProto(LocalOnly):
     )
 
     name = "fedproto"
+    needs_classes = True
     paper = "Tan et al., FedProto: Federated Prototype Learning"
     year = 2022
     personal_part = "the whole model"

@@ -57,6 +57,7 @@ class PFLEGO(Method):
     )
 
     name = "pflego"
+    needs_classes = True
     paper = "Nikoloutsopoulos et al., Personalized FL with Exact SGD"
     year = 2022
     personal_part = "the head"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from idiolect.core import own_code
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
+from idiolect.models.head import HeadWatch
 from idiolect.models.networks import Model
 from idiolect.models.trial import check_trains
 
@@ -28,8 +29,7 @@ def build(
     The same seed gives the same weights, whatever was drawn before.
     """
     shape = tuple(int(n) for n in shape)
-    section = {"name": default_model(shape), **section}
-    name = str(section["name"])
+    name = str(section.get("name"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if own_code.is_own(name):
@@ -88,8 +88,9 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
     was_training = model.training
     model.eval()  # so that batch norm neither needs a batch nor moves its statistics
     try:
-        with torch.no_grad():
+        with torch.no_grad(), HeadWatch(model) as watch:
             out = model(torch.zeros(2, *shape, dtype=dtype))
+        watch.mark(out)
     except Exception as error:
         raise UserError(
             f"{what} cannot take samples of shape {list(shape)}: {_one_line(error)}"

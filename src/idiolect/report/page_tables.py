@@ -10,7 +10,7 @@ import numpy as np
 
 from idiolect.core.text import one_line
 from idiolect.report.load import Run
-from idiolect.report.tables import COLUMNS, Group, Row, best_values, cells
+from idiolect.report.tables import COLUMNS, Group, Row, best_values, cells, headings, score
 from idiolect.report.verdict import SURE, TEST, best_group, comparisons
 from idiolect.runs import config as settings
 from idiolect.simulation import metrics
@@ -63,7 +63,7 @@ def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
     top = best_values(table, "accuracy", "best", "pooled", "p10", "worst", "gain")
     others, best = comparisons(sets), best_group(sets)
     lines = []
-    ranked = sorted(zip(table, sets, strict=True), key=lambda pair: -(pair[1].accuracy or 0.0))
+    ranked = sorted(zip(table, sets, strict=True), key=lambda pair: -pair[1].goodness)
     for row, group in ranked:
         line = []
         for (key, _, _), cell in zip(COLUMNS, cells(row), strict=True):
@@ -75,7 +75,8 @@ def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
             mark = " ≈" if key == "accuracy" and equal and group is not best else ""
             line.append(f'<td{bold} data-value="{_value(row[key])}">{escape(cell)}{mark}</td>')
         lines.append(f"<tr>{''.join(line)}</tr>")
-    heads = [(text, what) for _, text, what in COLUMNS]
+    named = headings(table)
+    heads = [(text, what) for text, (_, _, what) in zip(named, COLUMNS, strict=True)]
     notes = "; ".join(f"{text}: {what}" for text, what in heads if what)
     marks = f"≈: not distinguishable from the best ({TEST}, level {SURE}). " if others else ""
     finder = ""
@@ -83,7 +84,7 @@ def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
         finder = '<input type="search" class="find" placeholder="find a method" aria-label="find">'
     return (
         f'<section><h2>Summary</h2><div class="controls">{finder}</div>'
-        f"{_table('summary', heads, lines, COLUMNS[1][1])}"
+        f"{_table('summary', heads, lines, named[1])}"
         f'<p class="note">{escape(marks + notes)}. Press a heading to sort by it.</p></section>'
     )
 
@@ -127,7 +128,7 @@ def what_was_done(sets: Sequence[Group]) -> str:
 
 def clients(sets: Sequence[Group], found: Sequence[Run]) -> str:
     """Every client under every method, last round, mean over seeds."""
-    ranked = sorted(sets, key=lambda group: -(group.accuracy or 0.0))
+    ranked = sorted(sets, key=lambda group: -group.goodness)
     shown = [g for g in sets if g.method == "local" or g in ranked[:METHODS_SHOWN]]
     values = {group: _by_client(group) for group in shown}
     everyone = sorted({client for column in values.values() for client in column})
@@ -142,14 +143,17 @@ def clients(sets: Sequence[Group], found: Sequence[Run]) -> str:
         line.append(f'<td data-value="{sizes[client]}">{sizes[client]}</td>')
         for group in shown:
             value = values[group].get(client)
-            told = "–" if value is None else f"{100 * value:.1f}"
+            told = score(value, group.metric.share)
             line.append(f'<td data-value="{_value(value)}">{told}</td>')
         lines.append(f"<tr>{''.join(line)}</tr>")
     heads = [("client", ""), ("test samples", ""), *((group.label, "") for group in shown)]
+    told_as = " / ".join(
+        dict.fromkeys(g.metric.name + (" %" if g.metric.share else "") for g in shown)
+    )
     more = len(everyone) - CLIENTS_SHOWN
     rest = f" The first {CLIENTS_SHOWN}; {more} more are in clients.parquet." if more > 0 else ""
     return (
-        "<section><details><summary>Client by client, accuracy % in the last round</summary>"
+        f"<section><details><summary>Client by client, {told_as} in the last round</summary>"
         f'<p class="note">Mean over seeds.{rest}</p>{_table("clients tall", heads, lines)}'
         "</details></section>"
     )

@@ -9,7 +9,7 @@ import numpy as np
 from idiolect.core import files
 from idiolect.errors import UserError
 from idiolect.report.load import Run
-from idiolect.report.plots import accuracy_over_rounds
+from idiolect.report.plots import accuracy_over_rounds, score_axis
 from idiolect.report.tables import FADED, LOCAL, Group, groups
 
 ENDINGS = (".pdf", ".svg", ".png")
@@ -75,7 +75,7 @@ def _draw(axes: Any, sets: Sequence[Group], traces: Sequence[dict[str, Any]]) ->
         elif not trace.get("band"):
             _line(axes, group, trace, colour)
     axes.set_xlabel("round")
-    axes.set_ylabel("accuracy, %")
+    axes.set_ylabel(score_axis(sets))
     axes.set_xlim(left=0)
     axes.legend(ncols=2, loc="lower right", handlelength=1.6, columnspacing=0.9)
 

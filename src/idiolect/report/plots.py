@@ -40,7 +40,7 @@ def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
     for group in quiet:
         _, mean = _over_rounds(group, "accuracy", "mean")
         if len(mean):
-            level = round(float(mean[:, -1].mean()), 3)
+            level = short(float(mean[:, -1].mean()))
             figure["data"].append(_line(group, [0, reach], [level, level], width=1.5))
     return figure
 
@@ -74,20 +74,21 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
         gains: list[tuple[float, str]] = []
         for run, _, gain in group.gains(found):
             pairs = zip(gain["per_client"], gain["clients"], strict=True)
-            gains += [(100 * value, who(run, k)) for value, k in pairs]
+            gains += [(group.scale * value, who(run, k)) for value, k in pairs]
         if not gains:
             continue
         gains.sort(reverse=True)
         share = [round(100 * (n + 0.5) / len(gains), 2) for n in range(len(gains))]
-        trace = _line(group, share, [round(value, 2) for value, _ in gains], width=1.5)
-        hover = "%{text}<br>%{y:+.1f} points<extra>" + plain(group.label) + "</extra>"
+        trace = _line(group, share, [short(value) for value, _ in gains], width=1.5)
+        hover = "%{text}<br>%{y:+.3g}<extra>" + plain(group.label) + "</extra>"
         if group.colour != FADED:
             trace |= {"mode": "lines+markers", "marker": {"size": 5, "color": colour(group)}}
         data.append(trace | {"text": [plain(name) for _, name in gains], "hovertemplate": hover})
     if not data:
         return None
-    figure = _figure(data, "share of clients, %", "gain over local, points")
-    figure["layout"]["yaxis"] |= {"zeroline": True, **_without_outliers(data)}
+    title = "gain over local, points" if _in_percent(groups) else "gain over local"
+    figure = _figure(data, "share of clients, %", title)
+    figure["layout"]["yaxis"] |= {"zeroline": True, **_without_outliers(data, title)}
     return figure
 
 
@@ -99,12 +100,12 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
         for run, local, _ in group.gains(found):
             theirs = metrics.client_accuracy(local.table)
             for client, (value, size) in metrics.client_accuracy(run.table).items():
-                x.append(round(100 * theirs[client][0], 2))
-                y.append(round(100 * value, 2))
+                x.append(short(group.scale * theirs[client][0]))
+                y.append(short(group.scale * value))
                 names.append(plain(f"{who(run, client)}, {size} test samples"))
         if x:
             marker = {"size": 7, "color": colour(group), "opacity": 0.75}
-            hover = "%{text}<br>local %{x:.1f}, here %{y:.1f}<extra></extra>"
+            hover = "%{text}<br>local %{x:.4g}, here %{y:.4g}<extra></extra>"
             data.append(
                 {"type": "scatter", "mode": "markers", "name": plain(group.label), "x": x, "y": y}
                 | {"text": names, "marker": marker, "hovertemplate": hover, "group": group.label}
@@ -113,10 +114,12 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
     if not data:
         return None
     values = [value for trace in data for value in trace["x"] + trace["y"]]
-    diagonal = {"type": "line", "x0": min(values), "y0": min(values), "x1": 100, "y1": 100}
-    figure = _figure(data, "accuracy with local training, %", "accuracy with the method, %")
+    most = 100 if _in_percent(groups) else max(values)
+    diagonal = {"type": "line", "x0": min(values), "y0": min(values), "x1": most, "y1": most}
+    score = score_axis(groups)
+    figure = _figure(data, f"{score}, trained alone", f"{score}, with the method")
     figure["layout"]["shapes"] = [diagonal | {"line": {"color": "$axis", "width": 1}}]
-    for axis in ("xaxis", "yaxis"):
+    for axis in ("xaxis", "yaxis") if _in_percent(groups) else ():
         figure["layout"][axis] |= percent_axis(values)
     return figure
 
@@ -128,6 +131,21 @@ def who(run: Run, client: int) -> str:
 
 def colour(group: Group) -> str:
     return f"${group.colour}"
+
+
+def score_axis(groups: Sequence[Group]) -> str:
+    """`accuracy, %`, or another metric's name."""
+    told = " / ".join(dict.fromkeys(group.metric.name for group in groups)) or "accuracy"
+    return f"{told}, %" if _in_percent(groups) else told
+
+
+def _in_percent(groups: Sequence[Group]) -> bool:
+    return all(group.metric.share for group in groups)
+
+
+def short(value: float) -> float:
+    """A score for a page, to six figures."""
+    return float(f"{value:.6g}")
 
 
 def percent_axis(values: Sequence[float]) -> Figure:
@@ -163,12 +181,14 @@ def _curves(
                 data += _band(group, x, p10.mean(0), centre, "p10")
             if spread is not None:
                 data += _band(group, x, centre - spread, centre + spread, "seeds")
-        data.append(_line(group, x, [round(float(value), 3) for value in centre]))
+        data.append(_line(group, x, [short(float(value)) for value in centre]))
     if not data:
         return None
-    figure = _figure(data, title, "accuracy, %", _hover(groups) if title == "round" else "closest")
+    score = score_axis(groups)
+    figure = _figure(data, title, score, _hover(groups) if title == "round" else "closest")
     drawn = [value for trace in data if not trace.get("band") for value in trace["y"]]
-    figure["layout"]["yaxis"] |= percent_axis(drawn)
+    if _in_percent(groups):
+        figure["layout"]["yaxis"] |= percent_axis(drawn)
     return figure
 
 
@@ -178,19 +198,19 @@ def _hover(groups: Sequence[Group]) -> str:
 
 
 def _over_rounds(group: Group, key: str, stat: str) -> tuple[list[int], np.ndarray]:
-    """Percent by seed and round, for the rounds every seed has."""
+    """The score (percent if it is a share) by seed and round, for the rounds every seed has."""
     seeds = [
         {e["round"]: e[key][stat] for e in run.events if e[key][stat] is not None}
         for run in group.runs
     ]
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    return rounds, np.array([[100 * seed[number] for number in rounds] for seed in seeds])
+    return rounds, np.array([[group.scale * seed[number] for number in rounds] for seed in seeds])
 
 
 def _band(
     group: Group, x: Sequence[float], low: np.ndarray, high: np.ndarray, kind: str
 ) -> list[Figure]:
-    edges = [_line(group, x, np.round(edge, 3).tolist(), width=0) for edge in (low, high)]
+    edges = [_line(group, x, [short(v) for v in edge.tolist()], width=0) for edge in (low, high)]
     edges[1] |= {"fill": "tonexty", "fillcolor": f"{colour(group)}@0.12"}
     for edge in edges:
         edge |= {"showlegend": False, "hoverinfo": "skip", "band": kind}
@@ -213,12 +233,12 @@ def _line(
         "x": list(x),
         "y": list(y),
         "line": {"color": colour(group), "width": min(width, 1) if faded else width, "dash": dash},
-        "hovertemplate": "%{y:.1f}",
+        "hovertemplate": "%{y:.1f}" if group.metric.share else "%{y:.4g}",
     }
     return trace | more
 
 
-def _without_outliers(data: Sequence[Figure]) -> Figure:
+def _without_outliers(data: Sequence[Figure], title: str) -> Figure:
     """One client at -100 must not press all others into a line: it is outside, and said so."""
     values = np.concatenate([trace["y"] for trace in data])
     low, high = np.percentile(values, [2, 98])
@@ -228,7 +248,7 @@ def _without_outliers(data: Sequence[Figure]) -> Figure:
         return {}
     inside = values[~far]
     pad = 0.05 * (inside.max() - inside.min())
-    text = f"gain over local, points ({far.sum()} outside: double-click shows all)"
+    text = f"{title} ({far.sum()} outside: double-click shows all)"
     limits = [float(min(inside.min(), 0) - pad), float(max(inside.max(), 0) + pad)]
     return {"range": limits, "title": {"text": text}}
 

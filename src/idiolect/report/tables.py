@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.task import ACCURACY, Metric, metric_named
 from idiolect.core.text import one_line
 from idiolect.report.load import Run
 from idiolect.runs import config as settings
@@ -52,7 +53,7 @@ FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 # The columns of a narrow window, the one that says most first
 TELLING = ("accuracy", "gain", "harmed", "p10", "worst", "mb_up", "seconds_per_round", "best",
-           "protocol", "pooled", "mb_down")  # fmt: skip
+           "protocol", "pooled", "mb_down", "steps", "samples", "lr")  # fmt: skip
 NARROWEST_NAME, GAP = 12, 3  # characters
 COLOURS = 7  # that people can tell apart
 LOCAL, FADED = COLOURS, COLOURS + 1  # greys
@@ -74,8 +75,22 @@ class Group:
 
     @cached_property
     def accuracy(self) -> float | None:
-        """Mean over clients in the last round, mean over seeds."""
+        """Mean over clients in the last round, mean over seeds: of the task's metric."""
         return _mean([run.summary["accuracy"]["last"]["mean"] for run in self.runs])
+
+    @cached_property
+    def metric(self) -> Metric:
+        return metrics.metric_of(self.runs[0].table)
+
+    @property
+    def goodness(self) -> float:
+        """By which groups are ranked, the larger the better."""
+        return -np.inf if self.accuracy is None else self.metric.sign * self.accuracy
+
+    @property
+    def scale(self) -> int:
+        """Times a score: percent where the metric is a share."""
+        return 100 if self.metric.share else 1
 
     def gains(self, found: Sequence[Run]) -> Iterator[tuple[Run, Run, dict[str, Any]]]:
         """Each run, the `local` run on the same clients, and what the clients win over it."""
@@ -103,7 +118,7 @@ def _coloured(made: Sequence[Group]) -> list[Group]:
     thin grey lines. `local` has a grey of its own, with another dash for each of its settings."""
     others = [n for n, group in enumerate(made) if group.method != "local"]
     alone = [n for n, group in enumerate(made) if group.method == "local"]
-    best = sorted(others, key=lambda n: -(made[n].accuracy or 0.0))[:COLOURS]
+    best = sorted(others, key=lambda n: -made[n].goodness)[:COLOURS]
     shown = [n for n in others if n in best]
     return [
         replace(group, colour=LOCAL, dash=alone.index(n))
@@ -156,6 +171,7 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
     paces = [run.summary["seconds"] / max(1, run.summary["rounds"]) for run in group.runs]
     return {
         "method": group.label,
+        **_metric_of(group.runs),
         "seeds": [run.seed for run in group.runs],
         "finished": all(run.finished for run in group.runs),
         "rounds": min(run.summary["rounds"] for run in group.runs),
@@ -183,11 +199,14 @@ def cells(row: Row) -> list[str]:
     """A row as people read it: percent, points, MB."""
     name = row["method"] + ("" if row["finished"] else f" (unfinished, round {row['rounds']})")
     name += " (diverged)" if row["diverged"] else ""
+    share = metric_named(row.get("metric", "accuracy")).share
     gain = "–" if row["gain"] is None else f"{100 * row['gain']:+.1f}"
+    if not share and row["gain"] is not None:
+        gain = f"{row['gain']:+.3g}"
     return [
         name,
-        *(_with_spread(row, key) for key in ("accuracy", "protocol")),
-        *(_percent(row[key]) for key in ("best", "pooled", "p10", "worst")),
+        *(_with_spread(row, key, share) for key in ("accuracy", "protocol")),
+        *(score(row[key], share) for key in ("best", "pooled", "p10", "worst")),
         gain,
         _percent(row["harmed"], digits=0),
         *(f"{row[key]:.1f}" for key in ("mb_up", "mb_down")),
@@ -198,18 +217,18 @@ def cells(row: Row) -> list[str]:
 
 
 def markdown(table: Sequence[Row]) -> str:
-    headings = [heading for _, heading, _ in COLUMNS]
-    lines = [headings, ["---"] + ["--:"] * (len(headings) - 1), *map(cells, table)]
+    head = headings(table)
+    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *map(cells, table)]
     escaped = [[cell.translate(MARKDOWN) for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def latex(table: Sequence[Row]) -> str:
     """A booktabs table."""
-    headings = [heading for _, heading, _ in COLUMNS]
+    named = headings(table)
     lines = [" & ".join(cell.translate(LATEX) for cell in cells(row)) + r" \\" for row in table]
-    head = " & ".join(heading.translate(LATEX) for heading in headings) + r" \\"
-    columns = "l" + "r" * (len(headings) - 1)
+    head = " & ".join(heading.translate(LATEX) for heading in named) + r" \\"
+    columns = "l" + "r" * (len(named) - 1)
     above = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
     return "\n".join([*above, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -239,8 +258,9 @@ def terminal(table: Sequence[Row], width: int | None = None) -> Any:
     used = sum(_widest(texts, n) + GAP for n in shown[1:])
     names = distinct([line[0] for line in texts], max(NARROWEST_NAME, (width or 10_000) - used))
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    heads = headings(table)
     for position in shown:
-        view.add_column(COLUMNS[position][1], justify="right" if position else "left", no_wrap=True)
+        view.add_column(heads[position], justify="right" if position else "left", no_wrap=True)
     best = best_values(table, "accuracy", "protocol", "best", "pooled", "p10", "worst")
     for row, name, line in zip(table, names, texts, strict=True):
         tops = [key in best and row[key] == best[key] for key, _, _ in COLUMNS]
@@ -297,9 +317,11 @@ def _what_differs(name: str, names: Sequence[str]) -> str:
 
 
 def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:
-    """The largest value of each of these columns, where one is known."""
+    """The best value of each of these columns, where one is known."""
     known = {key: [row[key] for row in table if row[key] is not None] for key in keys}
-    return {key: max(values) for key, values in known.items() if values}
+    lower = any(metric_named(row.get("metric", "accuracy")).lower for row in table)
+    best = {key: min if lower and key != "gain" else max for key in keys}
+    return {key: best[key](values) for key, values in known.items() if values}
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -316,9 +338,33 @@ def _short(count: float | None) -> str:
     return f"{count:.0f}"
 
 
-def _with_spread(row: Row, key: str) -> str:
+def score(value: float | None, share: bool) -> str:
+    """Percent, or the plain number of a metric that is no share."""
+    return _percent(value) if share or value is None else f"{value:.4g}"
+
+
+def _with_spread(row: Row, key: str, share: bool) -> str:
     spread = row[f"{key}_std"]
-    return _percent(row[key]) + ("" if spread is None else f" ± {100 * spread:.1f}")
+    told = "" if spread is None else f" ± {100 * spread:.1f}" if share else f" ± {spread:.2g}"
+    return score(row[key], share) + told
+
+
+def headings(table: Sequence[Row]) -> list[str]:
+    """Of the columns, with the metric that these rows have."""
+    names = list(dict.fromkeys(row.get("metric", "accuracy") for row in table)) or ["accuracy"]
+    told = [heading for _, heading, _ in COLUMNS]
+    if names == ["accuracy"]:
+        return told
+    metric = metric_named(names[0])
+    unit = " %" if metric.share else ""
+    arrow = " (lower is better)" if metric.lower else ""
+    shown = [one if one == "harmed %" else one.replace(" %", unit) for one in told]
+    return [one.replace("accuracy", " / ".join(names) + arrow) for one in shown]
+
+
+def _metric_of(runs: Sequence[Run]) -> Row:
+    metric = metrics.metric_of(runs[0].table)
+    return {} if metric is ACCURACY else {"metric": metric.name}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from idiolect.report.load import Run
-from idiolect.report.tables import Group
+from idiolect.report.tables import Group, score
 from idiolect.simulation import metrics
 
 SURE = 0.05  # level of the test
@@ -20,7 +20,8 @@ class AgainstBest:
     """One method against the best one, client by client and seed by seed."""
 
     label: str
-    behind: float  # points, mean over the pairs
+    behind: float  # mean over the pairs, in points where the metric is a share
+    told: str  # the same for people
     pairs: int
     p: float | None  # None: too few pairs
 
@@ -32,7 +33,7 @@ class AgainstBest:
 
 def best_group(groups: Sequence[Group]) -> Group | None:
     known = [group for group in groups if group.accuracy is not None]
-    return max(known, key=lambda group: group.accuracy or 0.0, default=None)
+    return max(known, key=lambda group: group.goodness, default=None)
 
 
 def comparisons(groups: Sequence[Group]) -> dict[str, AgainstBest]:
@@ -47,7 +48,9 @@ def comparisons(groups: Sequence[Group]) -> dict[str, AgainstBest]:
             raw[group.label] = (float(differences.mean()), len(differences), _p(differences))
     corrected = _holm({label: p for label, (_, _, p) in raw.items() if p is not None})
     return {
-        label: AgainstBest(label, 100 * mean, pairs, corrected.get(label))
+        label: AgainstBest(
+            label, best.scale * mean, _told(best, best.scale * mean), pairs, corrected.get(label)
+        )
         for label, (mean, pairs, _) in raw.items()
     }
 
@@ -56,10 +59,12 @@ def verdict(groups: Sequence[Group], found: Sequence[Run]) -> str:
     best = best_group(groups)
     if best is None or best.accuracy is None:
         return "Nothing was measured yet."
-    first = f"{best.label} reaches {100 * best.accuracy:.1f} % mean accuracy over clients"
+    unit = " %" if best.metric.share else ""
+    told = f"{score(best.accuracy, best.metric.share)}{unit} mean {best.metric.name} over clients"
+    first = f"{best.label} reaches {told}"
     others = comparisons(groups)
     if len(groups) > 1:
-        first = f"{best.label} is best: {100 * best.accuracy:.1f} % mean accuracy over clients"
+        first = f"{best.label} is best: {told}"
         first += _how_sure(others)
     return f"{first}. {_harmed(best, groups, found)}"
 
@@ -70,10 +75,10 @@ def _how_sure(others: Mapping[str, AgainstBest]) -> str:
     next_best = min(others.values(), key=lambda one: one.behind)
     if next_best.p is None:
         return (
-            f", {next_best.behind:.1f} points above {next_best.label}; {next_best.pairs} pairs of "
+            f", {next_best.told} above {next_best.label}; {next_best.pairs} pairs of "
             "a client and a seed are too few for a test"
         )
-    told = f", {next_best.behind:.1f} points above {next_best.label}, the next"
+    told = f", {next_best.told} above {next_best.label}, the next"
     equal = [one for one in others.values() if not one.is_worse]
     p = "< 0.001" if next_best.p < 0.001 else f"= {next_best.p:.2g}"
     by = f"({TEST}, {next_best.pairs} pairs of a client and a seed, p {p})"
@@ -92,7 +97,7 @@ def _harmed(best: Group, groups: Sequence[Group], found: Sequence[Run]) -> str:
     for run, _, gain in best.gains(found):
         names |= run.names
         for client, value in zip(gain["clients"], gain["per_client"], strict=True):
-            gains.setdefault(int(client), []).append(100 * value)
+            gains.setdefault(int(client), []).append(best.scale * value)
     if not gains:
         return "Who is harmed is not known: no local run on the same clients is here."
     means = {client: float(np.mean(values)) for client, values in gains.items()}
@@ -100,12 +105,16 @@ def _harmed(best: Group, groups: Sequence[Group], found: Sequence[Run]) -> str:
     if not worse:
         return f"None of its {len(means)} clients is worse off than when it trains alone."
     told = _listed(
-        [f"{names.get(client, f'client {client}')} ({value:.1f})" for value, client in worse]
+        [
+            f"{names.get(client, f'client {client}')} ({_told(best, value)})"
+            for value, client in worse
+        ]
     )
-    return (
-        f"It harms {len(worse)} of {len(means)} clients, compared with training alone "
-        f"(points): {told}."
-    )
+    return f"It harms {len(worse)} of {len(means)} clients, compared with training alone: {told}."
+
+
+def _told(group: Group, value: float) -> str:
+    return f"{value:.1f} points" if group.metric.share else f"{value:.3g}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -122,7 +131,8 @@ def _differences(best: Group, other: Group) -> np.ndarray:
                 continue
             mine = metrics.client_accuracy(ours.table)
             yours = metrics.client_accuracy(theirs.table)
-            found += [mine[client][0] - yours[client][0] for client in mine if client in yours]
+            sign = best.metric.sign
+            found += [sign * (mine[k][0] - yours[k][0]) for k in mine if k in yours]
     return np.asarray(found)
 
 

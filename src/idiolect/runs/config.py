@@ -103,7 +103,10 @@ def _default_split(data: Config, usual: Config) -> Config:
     if is_function(data["name"]):
         return {"name": "own"}
     try:
-        return {"name": "natural"} if datasets.dataset(data).names_clients else usual
+        dataset = datasets.dataset(data)
+        if dataset.names_clients:
+            return {"name": "natural"}
+        return usual if dataset.task == "classification" else {"name": "iid"}
     except UserError:
         return usual
 

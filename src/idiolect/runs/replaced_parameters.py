@@ -29,6 +29,7 @@ def replacement_of_run(
     if not files:
         raise UserError(f"{run} has no models/{export}; run it with --save-models {export}")
     federation = load_federation(config)
-    net = models.build(config["model"], federation.shape, federation.classes, config["seed"])
+    section = {"name": models.default_model(federation.shape), **config["model"]}
+    net = models.build(section, federation.shape, federation.classes, config["seed"])
     states = [load_file(file) for file in files]
     return replacement(federation, net, states, share=share, by=by, seed=config["seed"])

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.task import metric_named
 from idiolect.core.text import reason, shortened
 from idiolect.errors import UserError
+from idiolect.simulation import metrics
 
 Check = Callable[[Any], bool]
 Form = (
@@ -41,6 +43,7 @@ SWITCH: Form = (lambda value: isinstance(value, bool), "true or false")
 NAME: Form = (lambda value: isinstance(value, str) and bool(value), "a name")
 SECTION: Form = (lambda value: isinstance(value, dict), "a section with keys")
 
+NUMBER: Form = (lambda value: value is None or _is_number(value), "a number or null")
 STATS: Form = {"mean": SHARE, "pooled": SHARE, "p10": SHARE, "worst": SHARE}
 CONFIG: Form = {
     "method": {"name": NAME},
@@ -136,7 +139,7 @@ def plain_config(config: Any, where: Path) -> dict[str, Any]:
 def plain_events(events: Sequence[Any], where: Path) -> list[dict[str, Any]]:
     """Events of the right form, a line each, every round from 0."""
     for number, event in enumerate(events):
-        checked(event, EVENT, f"{where}, line {number + 1},")
+        checked(event, _of_metric(event, EVENT), f"{where}, line {number + 1},")
         if event["round"] != number:
             raise UserError(
                 f"{where} is damaged: line {number + 1} is of round {event['round']}, not {number}"
@@ -148,7 +151,8 @@ def plain_table(table: Mapping[str, np.ndarray], where: Path) -> dict[str, np.nd
     """The client table with the columns that numbers are made of."""
     if not len(table.get("round", ())):
         return dict(table)
-    for name in COLUMNS:
+    metric = metrics.metric_of(table).name
+    for name in (one.replace("accuracy", metric) for one in COLUMNS):
         if name not in table:
             raise UserError(f"{where} is damaged: it has no column {name}")
     for name, column in table.items():
@@ -173,7 +177,7 @@ def checked_summary(
     summary: Any, rounds: int, table: Mapping[str, np.ndarray], where: Path
 ) -> dict[str, Any]:
     """The summary of a finished run, which has `rounds` events and this table."""
-    checked(summary, SUMMARY, where)
+    checked(summary, _of_metric(summary, SUMMARY), where)
     recorded = int(max(table.get("round", ()), default=-1)) + 1
     if not summary["rounds"] + 1 == rounds == recorded:
         raise UserError(
@@ -181,6 +185,20 @@ def checked_summary(
             f"clients.parquet {recorded - 1}: one of them is damaged"
         )
     return dict(summary)
+
+
+def _of_metric(value: Any, form: Form) -> Form:
+    """The form of an event or summary: a metric that is no share may be any number."""
+    section = value.get("metric") if isinstance(value, dict) else None
+    name = section.get("name") if isinstance(section, dict) else "accuracy"
+    shares = isinstance(name, str) and metric_named(name).share
+    return form if shares else _numbers(form)
+
+
+def _numbers(form: Form) -> Form:
+    if isinstance(form, Mapping):
+        return {name: _numbers(inner) for name, inner in form.items()}
+    return NUMBER if form is SHARE else form
 
 
 def _all_shares(column: np.ndarray) -> bool:

@@ -24,7 +24,7 @@ class Evaluation:
         self.sizes = {p: federation.sizes(p).numpy().astype(np.int32) for p in PARTS}
         self.measure = measure or Measures()
         self.federation = federation
-        self.scores = Scores(self.sizes, self.measure)
+        self.scores = Scores(self.sizes, self.measure, federation.task.metric)
         self._everyone = list(range(federation.n_clients))
 
     def test_round(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.task import ACCURACY, Metric, metric_named
 from idiolect.simulation.protocols import Protocol, Series, protocol
 
 Table = Mapping[str, np.ndarray]
@@ -18,8 +19,16 @@ Stats = dict[str, float | None]
 STATS = ("mean", "pooled", "std", "p10", "worst")
 
 
-def stats(accuracy: np.ndarray, size: np.ndarray) -> Stats:
-    """Mean, pooled by test size, spread, bottom decile and worst over clients; NaN is absent."""
+def metric_of(rows: Table) -> Metric:
+    """The metric that a table's clients are judged by: its columns have its name."""
+    names = (name.removesuffix("_before") for name in rows if name.endswith("_before"))
+    own = [n for n in names if n != "loss" and not n.startswith(("val_", "train_"))]
+    return metric_named(own[0]) if own else ACCURACY
+
+
+def stats(accuracy: np.ndarray, size: np.ndarray, lower: bool = False) -> Stats:
+    """Mean, pooled by test size, spread, bottom decile and worst over clients; NaN is absent.
+    `lower`: less is better, so the worst is the largest."""
     known = np.isfinite(accuracy)
     if not known.any():
         return dict.fromkeys(STATS)
@@ -29,14 +38,15 @@ def stats(accuracy: np.ndarray, size: np.ndarray) -> Stats:
         "mean": float(value.mean()),
         "pooled": pooled,
         "std": float(value.std()),
-        "p10": float(np.percentile(value, 10)),
-        "worst": float(value.min()),
+        "p10": float(np.percentile(value, 90 if lower else 10)),
+        "worst": float(value.max() if lower else value.min()),
     }
 
 
 def round_stats(rows: Table, series: Series = "before", unseen: bool = False) -> Stats:
     """Stats of one round over the clients that train (or over the unseen ones)."""
-    return _stats(rows, f"accuracy_{series}", "test_size", rows["unseen"] == unseen)
+    column = f"{metric_of(rows).name}_{series}"
+    return _stats(rows, column, "test_size", rows["unseen"] == unseen)
 
 
 def measured(rows: Table, logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,11 +55,13 @@ def measured(rows: Table, logs: Mapping[str, Any]) -> dict[str, Any]:
     seen = ~rows["unseen"]
     trained = seen & rows["started"]
     found: dict[str, Any] = {}
-    for what in ("loss", "accuracy"):
+    metric = metric_of(rows).name
+    for what in ("loss", metric):
         for series, keep in (("before", seen), ("after", trained)):
             value = _stats(rows, f"train_{what}_{series}", "train_size", keep)["pooled"]
             found[f"train_{what}" + ("" if series == "before" else "_after")] = value
-    found["guidance_accuracy"] = _stats(rows, "accuracy_guidance", "test_size", seen)["pooled"]
+    guided = _stats(rows, f"{metric}_guidance", "test_size", seen)["pooled"]
+    found[f"guidance_{metric}"] = guided
     found["fisher_trace"] = _stats(rows, "fisher_trace", "train_size", seen)["mean"]
     for what in ("flops", "passes"):
         found[what] = _stats(rows, what, "train_size", trained)["mean"]
@@ -71,13 +83,23 @@ def _between(cosine: Any) -> float | None:
 
 
 def selection(rows: Table, name: str = "default", series: Series | None = None) -> float | None:
-    """What one round is judged by when the best round is chosen: validation where there is any."""
+    """What one round is judged by when the best round is chosen, more is better: validation where
+    there is any."""
     chosen = protocol(name)
     series = series or chosen.series
-    part, size = ("accuracy", "test_size")
+    metric, prefix, size = metric_of(rows), "", "test_size"
     if has_validation(rows):
-        part, size = ("val_accuracy", "val_size")
-    return _stats(rows, f"{part}_{series}", size, ~rows["unseen"])[chosen.weighting]
+        prefix, size = "val_", "val_size"
+    column = f"{prefix}{metric.name}_{series}"
+    value = _stats(rows, column, size, ~rows["unseen"])[chosen.weighting]
+    return None if value is None else metric.sign * value
+
+
+def metric_section(metric: Metric) -> dict[str, Any]:
+    """What the key `accuracy` of an event or summary holds, where it is another metric."""
+    if metric is ACCURACY:
+        return {}
+    return {"metric": {"name": metric.name, "better": "lower" if metric.lower else "higher"}}
 
 
 def has_validation(rows: Table) -> bool:
@@ -115,6 +137,7 @@ def summarise(
         "selected_on": "validation" if validated else "test",
         "clients": seen + unseen,
         "clients_unseen": unseen,
+        **metric_section(metric_of(last)),
         "protocol": {"name": protocol, **protocol_value(rounds, protocol, personal_model)},
     }
 
@@ -136,7 +159,8 @@ def protocol_value(
         return {**_last(values), "what": chosen.what}
     values = _protocol_series(rounds, chosen, series)
     if chosen.when == "best":
-        best = max(values, key=lambda t: values[t], default=None)
+        sign = metric_of(rounds[max(rounds)]).sign if rounds else 1.0
+        best = max(values, key=lambda t: sign * values[t], default=None)
         value = None if best is None else values[best]
         return {"value": value, "round": best, "what": chosen.what}
     if chosen.when == "last10":
@@ -154,7 +178,7 @@ def protocol_value(
 def client_accuracy(table: Table, series: Series = "before") -> dict[int, tuple[float, int]]:
     """Each training client's accuracy and test size in the last evaluated round."""
     for _, rows in sorted(rounds_of(table).items(), reverse=True):
-        value = rows[f"accuracy_{series}"]
+        value = rows[f"{metric_of(rows).name}_{series}"]
         keep = np.isfinite(value) & ~rows["unseen"]
         if keep.any():
             columns = (rows["client"][keep], value[keep], rows["test_size"][keep])
@@ -163,7 +187,8 @@ def client_accuracy(table: Table, series: Series = "before") -> dict[int, tuple[
 
 
 def gain(table: Table, reference: Table) -> dict[str, Any] | None:
-    """What clients win over another run (usually `local`), and the share of them it harms.
+    """What clients win over another run (usually `local`), and the share of them it harms; a win
+    is positive, also where less of the metric is better.
 
     None when the two runs do not hold the same clients.
     """
@@ -173,9 +198,13 @@ def gain(table: Table, reference: Table) -> dict[str, Any] | None:
     if any(ours[k][1] != theirs[k][1] for k in ours):
         return None
     clients = sorted(ours)
-    delta = np.array([ours[k][0] - theirs[k][0] for k in clients])
+    metric = metric_of(table)
+    delta = metric.sign * np.array([ours[k][0] - theirs[k][0] for k in clients])
     # Accuracies are counts over the test size: half a sample separates equal from different.
+    # Other metrics are equal where they differ by rounding only.
     half = np.array([0.5 / max(ours[k][1], 1) for k in clients])
+    if metric is not ACCURACY:
+        half = 1e-9 * np.array([1 + abs(theirs[k][0]) for k in clients])
     return {
         "mean": float(delta.mean()),
         "worst": float(delta.min()),
@@ -188,7 +217,8 @@ def gain(table: Table, reference: Table) -> dict[str, Any] | None:
 def _stats(rows: Table, column: str, size: str, keep: np.ndarray) -> Stats:
     if column not in rows:
         return dict.fromkeys(STATS)
-    return stats(rows[column][keep], rows[size][keep])
+    lower = "loss" not in column and metric_of(rows).lower
+    return stats(rows[column][keep], rows[size][keep], lower)
 
 
 def _best(rounds: Mapping[int, Table], series: Series, name: str) -> int | None:
@@ -223,7 +253,8 @@ def _over_rounds(
     if any(has_validation(rows) for rows in rounds.values()):
         weighting = protocol(name).weighting
         trained = {t: row for t, row in known.items() if t > 0} or known
-        peak = max(trained, key=lambda t: trained[t][weighting] or 0.0)
+        sign = metric_of(rounds[max(rounds)]).sign
+        peak = max(trained, key=lambda t: sign * (trained[t][weighting] or 0.0))
         result["best_on_test"] = {**known[peak], "round": peak}
     return result
 
@@ -232,8 +263,9 @@ def _protocol_series(
     rounds: Mapping[int, Table], chosen: Protocol, series: Series
 ) -> dict[int, float]:
     values: dict[int, float] = {}
+    metric = metric_of(rounds[max(rounds)]) if rounds else ACCURACY
     for t, rows in rounds.items():
-        accuracy, keep = rows.get(f"accuracy_{series}"), ~rows["unseen"]
+        accuracy, keep = rows.get(f"{metric.name}_{series}"), ~rows["unseen"]
         if accuracy is None:
             continue
         if chosen.clients == "started":
@@ -243,13 +275,13 @@ def _protocol_series(
             if t - 1 not in rounds:
                 continue
             keep = keep & rows["started"]
-            accuracy = rounds[t - 1][f"accuracy_{series}"]
+            accuracy = rounds[t - 1][f"{metric.name}_{series}"]
         elif series == "after" and chosen.clients == "all":
             # A client that never trained still holds the model it started from.
-            start = rounds[min(rounds)]["accuracy_before"]
+            start = rounds[min(rounds)][f"{metric.name}_before"]
             accuracy = np.where(np.isfinite(accuracy), accuracy, start)
-        value = stats(accuracy[keep], rows["test_size"][keep])[chosen.weighting]
-        evaluated = np.isfinite(rows["accuracy_before"]).any() or chosen.clients == "next"
+        value = stats(accuracy[keep], rows["test_size"][keep], metric.lower)[chosen.weighting]
+        evaluated = np.isfinite(rows[f"{metric.name}_before"]).any() or chosen.clients == "next"
         if value is not None and evaluated:
             values[t] = value
     return values

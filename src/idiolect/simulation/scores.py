@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import devices
+from idiolect.core.task import ACCURACY, Metric
 from idiolect.simulation.measures import Measures
 
 SERIES = ("before", "after", "global")
@@ -22,13 +23,19 @@ Columns = dict[str, np.ndarray]
 class Scores:
     """One column per figure and series, one row per client; NaN where nothing was tested."""
 
-    def __init__(self, sizes: dict[str, np.ndarray], measure: Measures | None = None):
+    def __init__(
+        self,
+        sizes: dict[str, np.ndarray],
+        measure: Measures | None = None,
+        metric: Metric = ACCURACY,
+    ):
         """`sizes` has how many samples each client has in each part; a real federation fills it in
-        as clients come. `measure` says which columns there are besides tests."""
-        self.sizes = sizes
+        as clients come. `measure` says which columns there are besides tests; `metric` is what
+        clients are judged by, and names its columns."""
+        self.sizes, self.metric = sizes, metric
         self.clients = len(sizes["test"])
         measure = measure or Measures()
-        both, own = ("accuracy", "loss"), ("before", "after")
+        both, own = (metric.name, "loss"), ("before", "after")
         names = [f"{what}_{s}" for what in both for s in SERIES]
         names += [f"val_{what}_{s}" for what in both for s in own]
         names += [f"train_{what}_{s}" for what in both for s in own if measure.train]
@@ -56,15 +63,18 @@ class Scores:
     def write(
         self, series: str, part: str, ids: Sequence[int], correct: Tensor, loss: Tensor
     ) -> None:
-        """Correct predictions and summed losses of clients `ids` on their own samples."""
-        come = devices.to_host_later(torch.stack([correct, loss]).double())
+        """Correct predictions (or what else the metric sums) and summed losses of clients `ids` on
+        their own samples."""
+        sums = correct.double().reshape(len(loss), -1)
+        come = devices.to_host_later(torch.cat([sums, loss.double()[:, None]], 1))
         prefix, sizes, who = "" if part == "test" else f"{part}_", self.sizes[part], list(ids)
 
         def put() -> None:
+            sums, size = come().numpy(), sizes[who].astype(np.float64)
             with np.errstate(invalid="ignore"):
-                accuracy, loss = come().numpy() / sizes[who]
-            self._columns[f"{prefix}accuracy_{series}"][who] = accuracy
-            self._columns[f"{prefix}loss_{series}"][who] = loss
+                value = np.where(size > 0, self.metric.value(sums[:, :-1], size), np.nan)
+                self._columns[f"{prefix}{self.metric.name}_{series}"][who] = value
+                self._columns[f"{prefix}loss_{series}"][who] = sums[:, -1] / size
 
         self._queue.append(put)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from idiolect import methods
 from idiolect.core.method import Method
 from idiolect.data import Federation
-from idiolect.errors import did_you_mean
+from idiolect.errors import UserError, did_you_mean
 from idiolect.simulation import metrics
 from idiolect.simulation.measures import Measures
 from idiolect.simulation.outcome import Round
@@ -47,8 +47,9 @@ class Result:
         return self.models[max(self.models)]
 
     def accuracy(self, series: Literal["before", "after", "global"] = "before") -> np.ndarray:
-        """`[round, client]` test accuracies."""
-        return np.stack([r.clients[f"accuracy_{series}"] for r in self.rounds])
+        """`[round, client]` test accuracies, or what else the task's metric is."""
+        name = metrics.metric_of(self.rounds[0].clients).name
+        return np.stack([r.clients[f"{name}_{series}"] for r in self.rounds])
 
 
 def simulate(
@@ -105,6 +106,11 @@ def prepare(
     are warned of. `simulate()` and the command line both come here."""
     for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
+    if method.needs_classes and not federation.task.has_classes:
+        raise UserError(
+            f"{method.name} needs samples with one class each; for {federation.task.name} choose"
+            " another method, such as fedavg, fedper or ditto"
+        )
     init, schedule, source = options.init, options.schedule, "clients_init"
     if isinstance(init, Path):
         source = str(init)

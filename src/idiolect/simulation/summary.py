@@ -23,6 +23,7 @@ def as_event(done: Round) -> Event:
     event = {
         "round": done.round,
         "time": time.time(),
+        **metrics.metric_section(metrics.metric_of(done.clients)),
         "accuracy": metrics.round_stats(done.clients, "before"),
         "accuracy_after": metrics.round_stats(done.clients, "after"),
         "accuracy_global": metrics.round_stats(done.clients, "global"),

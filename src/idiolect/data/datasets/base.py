@@ -57,6 +57,7 @@ class Dataset(Named):
             )
 
     names_clients: ClassVar[bool] = False  # whether samples come by client unless told otherwise
+    task: ClassVar[str] = "classification"
     stamp: ClassVar[str] = ""  # changes when the data does, within a process
 
     @property

@@ -21,7 +21,9 @@ def read(path: Path, own: "OwnFiles") -> Columns:
     inputs = own.columns or ("x",)
     if len(inputs) != 1:
         raise UserError(f"data '{path}': data.input names one array of an .npz, not {len(inputs)}")
-    names = {"x": inputs[0], "y": own.label or "y", "client": own.client or "client"}
+    if len(own.labels) > 1:
+        raise UserError(f"data '{path}': data.label names one array of an .npz; stack the columns")
+    names = {"x": inputs[0], "y": (*own.labels, "y")[0], "client": own.client or "client"}
     names["part"] = own.part or "part"
     wanted = {one for name in names.values() for one in (name, f"{name}_train", f"{name}_test")}
     held = read_npz(path, wanted)

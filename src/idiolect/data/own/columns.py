@@ -54,6 +54,14 @@ def numbers(values: Any, what: str) -> NDArray[np.float32]:
     return found
 
 
+def targets(values: Any, what: str) -> NDArray[np.float32]:
+    """Quantities to learn, [M, targets]."""
+    found = numbers(values, what)
+    if found.ndim not in (1, 2):
+        raise UserError(f"{what} must be [M] or [M, targets], got shape {list(found.shape)}")
+    return found.reshape(len(found), -1)
+
+
 def flat(values: Any, what: str) -> NDArray[Any]:
     """A column without empty cells; objects of a table are words."""
     array = np.asanyarray(values)

@@ -4,13 +4,15 @@ import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idiolect.core.fields import Checked, hyper, make, plain
+from idiolect.core.task import LearningTask
 from idiolect.data.cache import Columns
-from idiolect.data.own.columns import codes, names_of
+from idiolect.data.own.columns import codes, names_of, targets
 from idiolect.data.own.source import OwnSource
 from idiolect.data.pool import TEST, TRAIN, Pool
 from idiolect.errors import UserError
@@ -25,7 +27,9 @@ class OwnFiles(Checked, OwnSource):
 
     name: str = hyper("", "a .csv, .tsv, .parquet or .npz file, or a folder of images or parquet")
     client: str | None = hyper(None, "column of the client's name; not set: 'client' if there")
-    label: str | None = hyper(None, "column of the label; not set: label, y, target or class")
+    label: tuple[str, ...] | str | None = hyper(
+        None, "column of the label, several for some tasks; not set: label, y, target or class"
+    )
     input: tuple[str, ...] | str | None = hyper(None, "columns of the input; not set: all others")
     part: str | None = hyper(None, "column that says train or test; not set: 'part' if there")
     size: tuple[int, int] | None = hyper(
@@ -33,10 +37,16 @@ class OwnFiles(Checked, OwnSource):
     )
     standardize: bool = hyper(False, "quantities to mean 0 and deviation 1 of training rows")
 
+    task: Literal["classification", "multilabel", "regression"] = hyper(
+        "classification", "what the label is: a class, several that apply (0 or 1), or a quantity"
+    )
+    metric: str | None = hyper(None, "what clients are judged by; not set: the first of the task")
+
     section = "data"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        LearningTask(self.task, self.metric or "")
         path = _whole(self.name)
         object.__setattr__(self, "name", str(path))
         if not path.exists():
@@ -48,6 +58,11 @@ class OwnFiles(Checked, OwnSource):
     def columns(self) -> tuple[str, ...] | None:
         """Names of the input columns."""
         return (self.input,) if isinstance(self.input, str) else self.input
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the label columns that are given."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,7 +120,12 @@ def _pool(own: OwnFiles, stamp: str) -> Pool:
     what = f"data '{own.name}'"
     if not len(columns["y"]):
         raise UserError(f"{what} has no samples")
-    y, names = codes(columns["y"], f"{what}: the label")
+    task = LearningTask(own.task, own.metric or "")
+    y: NDArray[Any]
+    if task.has_classes:
+        y, names = codes(columns["y"], f"{what}: the label")
+    else:
+        y, names = targets(columns["y"], f"{what}: the label"), own.labels
     group, group_names = None, None
     if "client" in columns:
         group, group_names = codes(names_of(columns["client"], f"{what}: the client"), what)
@@ -117,7 +137,8 @@ def _pool(own: OwnFiles, stamp: str) -> Pool:
         x=columns["x"],
         y=y,
         part=part,
-        classes=len(names),
+        classes=len(names) if task.has_classes else y.shape[1],
+        task=task,
         group=group,
         group_names=group_names or (),
         where=own.name,

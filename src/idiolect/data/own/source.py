@@ -7,6 +7,7 @@ class OwnSource:
     hub_repository = None
     expected: tuple[int, int] | None = None  # train and test samples, known before they are read
     name: str
+    task = "classification"  # known before the data is read, where the user says it
 
     def find(self) -> str:
         return self.name

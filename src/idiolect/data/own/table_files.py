@@ -59,8 +59,8 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Columns:
     known = table.column_names
     if len(set(known)) != len(known):
         raise UserError(f"{what} has two columns of one name; rename one")
-    label = pick(own.label, LABELS, known, what)
-    if label is None:
+    labels = [pick(name, LABELS, known, what) for name in own.labels or (None,)]
+    if labels[0] is None:
         raise UserError(
             f"{what} has no column {' or '.join(LABELS)}; name it with --set data.label=COLUMN; its"
             f" columns: {shortened(', '.join(known), 200)}"
@@ -69,14 +69,15 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Columns:
         pick(own.client, ("client",), known, what),
         pick(own.part, ("part",), known, what),
     )
-    found: Columns = {"y": _cells(table, label, what)}
+    cells = [_cells(table, str(name), what) for name in labels]
+    found: Columns = {"y": cells[0] if len(cells) == 1 else np.stack(cells, 1)}
     if client is not None:
         found["client"] = _cells(table, client, what)
     if part is not None and not set(files) & {"train", "test"}:
         found["part"] = _cells(table, part, what)
     elif set(files) & {"train", "test"}:
         found["part"] = np.repeat(list(named), [len(one) for one in named.values()])
-    taken = {label, client, part}
+    taken = {*labels, client, part}
     inputs = own.columns or tuple(name for name in known if name not in taken)
     if not inputs:
         raise UserError(f"{what} has no input columns besides {', '.join(filter(None, taken))}")

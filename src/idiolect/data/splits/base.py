@@ -39,6 +39,7 @@ class Split(Named):
     )
 
     section = "split"
+    by_class: ClassVar[bool] = True  # divides by the samples' classes
     registry: ClassVar[dict[str, type[Any]]] = {}
 
     def __post_init__(self) -> None:
@@ -62,6 +63,11 @@ class Split(Named):
 
         Rows keep the order divide() gave them: methods with a fixed batch order see it.
         """
+        if not pool.task.has_classes and (self.by_class or self.local_labels):
+            raise UserError(
+                f"split '{self.name}' needs samples with one class each; for {pool.task.name} use"
+                " split iid or natural, without local_labels"
+            )
         if self.clients is not None and self.clients > len(pool):
             raise UserError(
                 f"split.clients is {self.clients} but the data has {len(pool)} samples; lower it"
@@ -124,8 +130,10 @@ def train_and_test(pool: Pool, test_share: float, seed: int) -> dict[str, Rows]:
             "test": np.flatnonzero(pool.part == TEST),
         }
     pairs = []
-    for c in range(pool.classes):
-        rows = rng.keyed(seed, "test part", c).permutation(np.flatnonzero(pool.y == c))
+    has = pool.task.has_classes
+    y, classes = (pool.y, pool.classes) if has else (np.zeros(len(pool), np.int64), 1)
+    for c in range(classes):
+        rows = rng.keyed(seed, "test part", c).permutation(np.flatnonzero(y == c))
         pairs.append(cut(rows, test_share))
     parts = [np.sort(np.concatenate(rows)) for rows in zip(*pairs, strict=True)]
     return dict(zip(("train", "test"), parts, strict=True))

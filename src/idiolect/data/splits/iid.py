@@ -14,6 +14,7 @@ class Iid(Split):
     """Every client gets an equal random part of the training and of the test samples."""
 
     name = "iid"
+    by_class = False
 
     def divide(self, pool: Pool, seed: int) -> Divided:
         dealt = []

@@ -26,6 +26,7 @@ class Natural(Split):
     paper_split: bool = hyper(False, "PFLEGO's Omniglot: rotated copies may fall on both sides")
 
     name = "natural"
+    by_class = False
 
     def divide(self, pool: Pool, seed: int) -> Divided:
         if pool.group is None:
