@@ -55,6 +55,7 @@ def test_regression_by_group() -> None:
     page = Path("c/report.html").read_text()
     assert "rmse" in page and "accuracy, %" not in page
     ok("report", "c")
+    ok("compare", "fedavg", *tabular, "--rounds", "1", "--seeds", "0,1", "--out", "s")
     r2 = json.loads(ok("run", "fedavg", *tabular, *FEW, "--metric", "r2", "--json"))
     assert r2["metric"] == {"name": "r2", "better": "higher"} and r2["accuracy"]["last"]["mean"] > 0
 

@@ -75,7 +75,7 @@ class Sweep:
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
         when = (simulation.round, simulation.rounds, simulation.eval_every)
         data = (federation.x.dtype, federation.mean, federation.std, simulation.device)
-        how = (simulation.engine.products, id(simulation) if alone else None)
+        how = (simulation.engine.products, federation.task, id(simulation) if alone else None)
         return (type(method), *fixed, *shapes, *when, *data, *how)
 
     def start(self) -> list[Round]:
