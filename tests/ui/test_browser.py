@@ -17,6 +17,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if CHROMIUM is None:
     pytest.skip("no chromium is installed", allow_module_level=True)
 
+from idiolect import report
 from tests.ui.pages import environment, going_run, served, small_run, some_runs, wait_until
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -73,6 +74,7 @@ def test_it_lists_runs_and_finds_some(tab: Any, address: str) -> None:
 
 def test_three_runs_are_compared(tab: Any, address: str) -> None:
     tab.goto(address)
+    sync_api.expect(rows(tab)).to_have_count(3)
     for box in tab.get_by_role("checkbox").all():
         box.check()
     tab.get_by_role("button", name="Compare 3 runs").click()
@@ -194,6 +196,31 @@ def test_hostile_and_half_written_runs_do_no_harm(tab: Any, tmp_path: Path) -> N
         assert tab.locator("main img, main script").count() == 0
         tab.goto(f"{address}/#/report?run=begun")
         tab.locator("table.summary").wait_for()
+
+
+def test_the_report_as_a_file(tab: Any, folder: Path, tmp_path: Path) -> None:
+    """It sorts, its sliders move, names stay in sight on a phone; its policy refuses nothing."""
+    file = tmp_path / "report.html"
+    report.write(report.find([folder]), file, "html")
+    tab.set_viewport_size({"width": 390, "height": 800})
+    tab.goto(file.as_uri())
+    tab.wait_for_selector(".plot .main-svg")
+    names = tab.locator("table.summary tbody th")
+    assert names.all_inner_texts()[-1] == "local"
+    tab.get_by_role("button", name="accuracy %").first.click()
+    assert names.all_inner_texts()[0] == "local"
+    tab.locator(".scroll").first.evaluate("place => { place.scrollLeft = 300; }")
+    assert names.first.bounding_box()["x"] >= 0
+    picture = tab.locator("figure", has_text="similarity").first
+    cells = "figure => JSON.stringify(figure.querySelector('.plot').data[0].z)"
+    last = picture.evaluate(cells)
+    picture.get_by_role("slider").focus()
+    tab.keyboard.press("Home")
+    assert picture.locator("output").inner_text() == "1" and picture.evaluate(cells) != last
+    picture.get_by_role("checkbox").check()
+    assert picture.evaluate("figure => figure.querySelector('.plot').data[0].x[0]").startswith(
+        "client"
+    )
 
 
 def luminance(colour: str) -> float:

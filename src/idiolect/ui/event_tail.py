@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from idiolect.ui.own_files import opened
+from idiolect.ui.plain_files import opened
 
 LONGEST_LINE = 1 << 20  # bytes; a longer one is no line of ours
 LARGEST_READ = 1 << 24  # bytes read at once; the rest is read the next time

@@ -19,7 +19,7 @@ from idiolect.errors import UserError
 from idiolect.runs import run_files
 from idiolect.runs.directory import read_config
 from idiolect.ui.event_tail import EventTail
-from idiolect.ui.own_files import check_run
+from idiolect.ui.plain_files import check_run
 
 DEPTH = 4  # folders below the runs directory
 MOST_RUNS = 50_000

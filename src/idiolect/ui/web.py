@@ -21,7 +21,7 @@ from idiolect.errors import UserError
 from idiolect.report.page import plotly_script
 from idiolect.ui import views
 from idiolect.ui.access import LOOPBACK, Access, fresh_secret
-from idiolect.ui.own_files import check_run
+from idiolect.ui.plain_files import check_run
 from idiolect.ui.run_control import RunControl
 from idiolect.ui.run_index import RunEntry, RunIndex
 
