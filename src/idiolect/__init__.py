@@ -1,24 +1,31 @@
 """Idiolect: personalized federated learning, one good model for every client."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from idiolect.core.method import Method as Method
+    from idiolect.data import Federation as Federation
+    from idiolect.report.comparison import compare as compare
+    from idiolect.report.load import load as load_run
+    from idiolect.runs.from_python import simulate as simulate
 
 __version__ = "0.1.0"
 
-__all__ = ["Federation", "Method", "simulate"]
+__all__ = ["Federation", "Method", "compare", "load_run", "simulate"]
+
+_PLACES = {
+    "Federation": ("idiolect.data", "Federation"),
+    "Method": ("idiolect.core.method", "Method"),
+    "compare": ("idiolect.report.comparison", "compare"),
+    "load_run": ("idiolect.report.load", "load"),
+    "simulate": ("idiolect.runs.from_python", "simulate"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line answers `--help` without loading torch."""
-    if name == "simulate":
-        from idiolect.simulation.simulate import simulate
-
-        return simulate
-    if name == "Federation":
-        from idiolect.data import Federation
-
-        return Federation
-    if name == "Method":
-        from idiolect.core.method import Method
-
-        return Method
-    raise AttributeError(f"module 'idiolect' has no attribute '{name}'")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'idiolect' has no attribute '{name}'")
+    module, member = _PLACES[name]
+    return getattr(import_module(module), member)

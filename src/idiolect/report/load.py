@@ -34,6 +34,13 @@ class Run:
     summary: dict[str, Any]
     finished: bool
 
+    def __repr__(self) -> str:
+        """One line; the table has a row per client and round."""
+        last = self.summary["accuracy"]["last"]["mean"]
+        told = "–" if last is None else f"{100 * last:.1f} %"
+        rounds = f"{self.summary['rounds']} rounds" + ("" if self.finished else ", unfinished")
+        return f"Run({str(self.path)!r}, {self.method}, {rounds}, accuracy {told})"
+
     @property
     def method(self) -> str:
         return str(self.config["method"]["name"])

@@ -21,6 +21,7 @@ from idiolect.runs import config as settings
 from idiolect.runs.build import builder
 from idiolect.runs.config import RunConfig
 from idiolect.runs.environment import check_inputs
+from idiolect.runs.from_python import SOURCE
 from idiolect.runs.history import ClientLog
 from idiolect.simulation.simulate import prepare
 
@@ -45,6 +46,11 @@ class TrainedRun:
             raise UserError(
                 f"{path} is a run of real sites, which keep their models: see models/ in the "
                 "folder that the site was given as --state"
+            )
+        if self.config["data"]["name"] == SOURCE:
+            raise UserError(
+                f"the data of {path} came from Python and is not here; the clients' models are the "
+                "files in its folder models/"
             )
         settings.check(self.config, path / "config.yaml")
         seal.check(path, self.config, lambda line: None)  # runs of earlier versions have none

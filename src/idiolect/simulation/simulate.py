@@ -46,6 +46,12 @@ class Result:
     def last(self) -> Models:
         return self.models[max(self.models)]
 
+    def __repr__(self) -> str:
+        """One line; tables and models are many."""
+        last = self.summary["accuracy"]["last"]["mean"]
+        told = "–" if last is None else f"{100 * last:.1f} %"
+        return f"Result({self.summary['method']}, {len(self.rounds) - 1} rounds, accuracy {told})"
+
     def accuracy(self, series: Literal["before", "after", "global"] = "before") -> np.ndarray:
         """`[round, client]` test accuracies, or what else the task's metric is."""
         name = metrics.metric_of(self.rounds[0].clients).name
@@ -84,15 +90,22 @@ def simulate(
     >>> my_module.load_state_dict(result.last.clients[3])  # client 3's own model
     """
     given = {name: value for name, value in locals().items() if name in OPTIONS}
-    for name in unknown:
-        raise did_you_mean(name, (*OPTIONS, "clients_init"), "option of simulate")
-    if isinstance(init, nn.Module):
-        given["init"] = init.state_dict()
-    options = SimulationOptions(**given)
+    options = given_options({**given, **unknown})
     method = method if isinstance(method, Method) else methods.build(method)
     simulation = prepare(method, federation, model, options, clients_init)
     done, models = _run(simulation, options)
     return Result(_summary(method, options, done), done, models)
+
+
+def given_options(given: Mapping[str, Any]) -> SimulationOptions:
+    """Keywords of `simulate()` as checked options."""
+    for name in given:
+        if name not in (*OPTIONS, "clients_init"):
+            raise did_you_mean(name, (*OPTIONS, "clients_init"), "option of simulate")
+    plain = {"save_models": "last"} | {k: v for k, v in given.items() if k in OPTIONS}
+    if isinstance(plain.get("init"), nn.Module):
+        plain["init"] = plain["init"].state_dict()
+    return SimulationOptions(**plain)
 
 
 def prepare(

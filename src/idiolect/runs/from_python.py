@@ -1,0 +1,109 @@
+"""`simulate()` that writes a run directory: the same files as the command line, from objects."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from torch import nn
+
+from idiolect import methods
+from idiolect.core.method import Method
+from idiolect.data import Federation
+from idiolect.errors import UserError
+from idiolect.runs import directory
+from idiolect.runs.config import Config, RunConfig
+from idiolect.runs.environment import fingerprints
+from idiolect.runs.execute import execute
+from idiolect.runs.progress import Progress
+from idiolect.simulation import simulate as simulation
+from idiolect.simulation.outcome import Round
+
+SOURCE = "python"  # the name of data and split that no file holds
+
+
+def simulate(
+    method: Method | str | Mapping[str, Any],
+    federation: Federation,
+    model: nn.Module,
+    *,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> simulation.Result:
+    """`idiolect.simulation.simulate.simulate`, whose options it takes. With `out` everything is
+    written to that directory as by `idiolect run`, so that reports and comparisons read it."""
+    if out is None:
+        return simulation.simulate(method, federation, model, **options)
+    chosen = simulation.given_options(options)
+    method = method if isinstance(method, Method) else methods.build(method)
+    _refuse_objects(chosen, options)
+    sim = _Kept(simulation.prepare(method, federation, model, chosen))
+    config = _config(method, federation, model, chosen)
+    folder = Path(out)
+    if directory.state(folder, config) != "new":
+        raise UserError(f"{folder} already holds this run; choose another out")
+    summary = execute(config, folder, progress=progress, build=lambda _: sim)
+    return simulation.Result(summary, sim.rounds_done, _models(folder / "models"))
+
+
+class _Kept:
+    """A simulation that keeps the rounds it gives."""
+
+    def __init__(self, sim: Any) -> None:
+        self._sim = sim
+        self.rounds_done: list[Round] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sim, name)
+
+    def start(self) -> Round:
+        return self._keep(self._sim.start())
+
+    def step(self) -> Round:
+        return self._keep(self._sim.step())
+
+    def _keep(self, done: Round) -> Round:
+        self.rounds_done.append(done)
+        return done
+
+
+def _refuse_objects(chosen: Any, options: Mapping[str, Any]) -> None:
+    """A run's settings are text: what it starts from must be a file."""
+    for name in ("init", "schedule"):
+        if getattr(chosen, name) is not None and not isinstance(getattr(chosen, name), Path):
+            raise UserError(f"{name}: give a file where a run is written (out=…), not an object")
+    if options.get("clients_init"):
+        raise UserError("clients_init: give init=FOLDER where a run is written (out=…)")
+
+
+def _config(method: Method, federation: Federation, model: nn.Module, chosen: Any) -> Config:
+    nothing = {"init": None, "schedule": None}
+    data = fingerprints(nothing, SimpleNamespace(federation=federation))["data"][:16]
+    given = {name: getattr(chosen, name) for name in simulation.OPTIONS}
+    made = RunConfig(
+        **given,
+        method={"name": method.name, **method.as_dict()},
+        data={"name": SOURCE, "sha256": data},
+        split={"name": SOURCE, "clients": federation.n_clients},
+        model={"name": type(model).__name__},
+    ).as_dict()
+    if made["rounds"] is None:
+        made["rounds"] = method.rounds_default
+    plain: Config = json.loads(json.dumps(made, default=str))
+    return plain
+
+
+def _models(folder: Path) -> dict[int, simulation.Models]:
+    """What the run saved, by round."""
+    from safetensors.torch import load_file
+
+    found = {}
+    for export in sorted(folder.iterdir()) if folder.is_dir() else ():
+        server = export / "server.safetensors"
+        clients = sorted(export.glob("client_*.safetensors"), key=lambda p: (len(p.name), p.name))
+        at = int(json.loads((export / "round.json").read_text(encoding="utf-8"))["round"])
+        shared = load_file(server) if server.exists() else None
+        found[at] = simulation.Models(shared, [load_file(one) for one in clients])
+    return found
