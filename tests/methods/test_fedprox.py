@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from idiolect import methods
+from idiolect.core.task import CLASSIFICATION
 from idiolect.errors import UserError
 from idiolect.methods.fedprox import FedProx, proximal
 from tests.conftest import ENGINES, run
@@ -79,11 +80,14 @@ def test_only_the_leaves_of_the_anchor_are_pulled() -> None:
     params = {"weight": torch.ones(()), "running_mean": torch.ones(())}
     anchor = {"weight": torch.zeros(())}
 
-    def flat(params: dict, x: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(2, 3)
+    class Flat:
+        task = CLASSIFICATION
+
+        def __call__(self, params: dict, x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(2, 3)
 
     y = torch.tensor([0, 1])
-    value = proximal(flat, params, y, y, anchor, torch.tensor(5.0))  # type: ignore[arg-type]
+    value = proximal(Flat(), params, y, y, anchor, torch.tensor(5.0))  # type: ignore[arg-type]
     assert value.tolist() == pytest.approx([log(3) + 2.5] * 2)
 
 

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 def test_pages_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     made = pages.render(Path("benchmarks/results/papers"), Path("docs/papers"))
-    there = {file.name: file.read_text(encoding="utf-8") for file in Path("docs/papers").iterdir()}
+    by_hand = {"notes.md"}
+    files = [file for file in Path("docs/papers").iterdir() if file.name not in by_hand]
+    there = {file.name: file.read_text(encoding="utf-8") for file in files}
     assert sorted(made) == sorted(there), "run `make papers`"
     old = [name for name, text in made.items() if there[name] != text]
     assert not old, f"{old} differ from the results; run `make papers`"

@@ -47,7 +47,8 @@ def written(folder: Path = Path(), **changes: Any) -> Path:
     """The file of the tiny recipe, with changes."""
     content = deepcopy(TINY) | changes
     file = folder / f"{content['name']}.yaml"
-    file.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    plain = json.loads(json.dumps(content))  # nothing is there twice: aliases are not read
+    file.write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
     return file
 
 

@@ -71,7 +71,7 @@ def test_participation_forms(text: str, kind: str, rate: float) -> None:
         (["model.name=cnn_smal"], "did you mean 'cnn_small'"),
         (["engine=stackd"], "did you mean 'stacked'"),
         (["device=gpu"], "known: auto, cpu, cuda"),
-        (["dtype=float16"], "known: float32, float64"),
+        (["dtype=float16"], "known: bf16, float32, float64, tf32"),
         (["protocol=fedass"], "did you mean 'fedas'"),
         (["save_models=all"], "known: best, every, last"),
         (["participation=0"], "above 0"),

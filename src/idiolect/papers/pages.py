@@ -65,7 +65,8 @@ def _overview(sections: Sequence[Section]) -> str:
         "# The papers' tables and figures, run again\n",
         "Every table and figure is a recipe ([recipes.md](../recipes.md)). A claim is decided by "
         "paired differences\nover seeds; *open* means not enough evidence yet. QUICK rows were "
-        "shrunk and are no evidence about a paper.\n",
+        "shrunk and are no evidence about a paper. What each\nrecipe is, what cannot be run "
+        "and what differs from the papers in general: [notes.md](notes.md).\n",
         "| recipe | what | runs | claims hold | do not hold | open |\n|---|---|--:|--:|--:|--:|",
     ]
     for one in sections:
