@@ -27,6 +27,14 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _as_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables as wide as they are (xdist's processes have COLUMNS), and one thread for programs that
+    tests start, as they run side by side."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
 def _alike() -> None:
     """The same draws in every run of the suite, and one thread, as tests run side by side, whatever
     ran before: a resumed run takes the number of threads it began with."""

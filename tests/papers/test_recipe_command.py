@@ -103,7 +103,7 @@ def test_a_budget_runs_what_decides_first_and_says_what_is_missing() -> None:
 def test_a_stopped_recipe_goes_on(how: signal.Signals) -> None:
     """The same command again ends with the numbers of one that was left alone."""
     base = {"data": "digits", "split": {"name": "dirichlet", "clients": 4}, "model": "linear",
-            "rounds": 300, "method": {"lr": 0.05}}  # fmt: skip
+            "rounds": 100, "method": {"lr": 0.05}}  # fmt: skip
     rows = [{"id": "fedavg", "method": "fedavg"}, {"id": "local", "method": "local"}]
     columns = [{"id": "even", "set": {"split.alpha": 50}}]
     written(base=base, rows=rows, columns=columns, seeds=[0], quick={}, claims=[], paper_values={})

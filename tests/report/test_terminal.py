@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from idiolect import report
-from idiolect.report import tables
+from idiolect.report import terminal_table
 from tests.report.test_story import method
 from tests.ui.pages import environment
 
@@ -35,13 +35,13 @@ def test_rows_fit_and_stay_apart(width: int, tmp_path: Path) -> None:
 
 def test_names_are_cut_in_the_middle_or_numbered() -> None:
     names = ["fedprox lr=0.1 mu=0.1", "fedprox lr=0.1 mu=0.2", "local"]
-    cut = tables.distinct(names, 16)
+    cut = terminal_table.distinct(names, 16)
     assert cut[0].endswith("mu=0.1") and cut[0].startswith("f") and cut[2] == "local"
     assert all(len(name) <= 16 for name in cut) and len(set(cut)) == 3
     middle = ["a" * 20 + x + "b" * 20 for x in "xyz"]
-    numbered = tables.distinct(middle, 10)
+    numbered = terminal_table.distinct(middle, 10)
     assert len(set(numbered)) == 3 and all(len(name) <= 10 for name in numbered)
-    assert tables.distinct(["short", "short"], 9) == ["short", "short"]
+    assert terminal_table.distinct(["short", "short"], 9) == ["short", "short"]
 
 
 def asked(*words: str, **more: str) -> str:

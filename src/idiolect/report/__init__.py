@@ -6,7 +6,8 @@ from pathlib import Path
 from idiolect.core import files
 from idiolect.errors import UserError
 from idiolect.report.load import Run, find, load
-from idiolect.report.tables import Row, as_csv, latex, markdown, rows, terminal
+from idiolect.report.tables import Row, as_csv, latex, markdown, rows
+from idiolect.report.terminal_table import terminal
 
 __all__ = ["Row", "Run", "find", "html", "load", "render", "rows", "terminal", "write", "write_all"]
 
