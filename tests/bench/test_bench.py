@@ -19,7 +19,16 @@ from idiolect.errors import UserError
 from idiolect.runs import environment
 
 
-@pytest.mark.parametrize("name", bench.BENCHMARKS)
+LONG = {"nets", "scale"}  # even in their quick form
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.heavy] if name in LONG else [])
+        for name in bench.BENCHMARKS
+    ],
+)
 def test_quick(name: str) -> None:
     result = bench.run(name, "cpu", quick=True)
     assert result["machine"]["packages"]["torch"]

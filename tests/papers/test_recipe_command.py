@@ -99,7 +99,13 @@ def test_a_budget_runs_what_decides_first_and_says_what_is_missing() -> None:
     assert process.returncode == 0 and order[0].startswith("tiny prox/even")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGINT, id="ctrl-c", marks=pytest.mark.heavy),
+        pytest.param(signal.SIGKILL, id="kill -9"),
+    ],
+)
 def test_a_stopped_recipe_goes_on(how: signal.Signals) -> None:
     """The same command again ends with the numbers of one that was left alone."""
     base = {"data": "digits", "split": {"name": "dirichlet", "clients": 4}, "model": "linear",
