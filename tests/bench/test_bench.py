@@ -18,7 +18,6 @@ from idiolect.cli.app import app
 from idiolect.errors import UserError
 from idiolect.runs import environment
 
-
 LONG = {"nets", "scale"}  # even in their quick form
 
 
