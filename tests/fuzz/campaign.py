@@ -20,7 +20,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from tests.fuzz.cases import Case
-from tests.fuzz.places import forget
+from tests.fuzz.places import forget, sound
 from tests.fuzz.play import FAILURES, Ending, play
 from tests.fuzz.strategies import EVERYTHING
 
@@ -108,6 +108,7 @@ def failures(shards: dict[str, Any]) -> int:
 
 def _recorded_shard(number: int, record: Path) -> tuple[int, dict[str, dict[str, int]], float]:
     begun = time.monotonic()
+    sound.cache_clear()  # a folder made before the fork belongs to the parent
     counts = run_shard(number, keep(record.with_suffix("")))
     forget()
     return number, counts, time.monotonic() - begun
