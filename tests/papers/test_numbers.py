@@ -94,6 +94,13 @@ def test_series_survive_their_file(run: FinishedRun, tmp_path: Path) -> None:
     assert [m.value for m in back["accuracy"]] == pytest.approx([m.value for m in accuracy], 1e-5)
 
 
+def test_of_a_matrix_a_few_rounds_are_kept(tmp_path: Path) -> None:
+    matrix = [Moment(t, "0,1", 0.5) for t in range(1, 24)]
+    round_series.write(tmp_path / "s.csv", {"m": matrix, "loss": [Moment(3, "", 1.0)]})
+    back = round_series.read(tmp_path / "s.csv")
+    assert [m.round for m in back["m"]] == [1, 2, 5, 10, 20, 23] and len(back["loss"]) == 1
+
+
 def test_a_number_that_was_not_recorded_makes_the_cell_missing() -> None:
     recipe = tiny(seeds=[0], claims=[])
     cell = cells(recipe)[0]

@@ -17,6 +17,7 @@ from idiolect.papers.verdicts import Values, judge, needed
 from idiolect.runs.config import Config, digest, short_name
 
 SAMPLES_PER_SECOND = {"gpu": 60_000.0, "cpu": 2_000.0}  # until something was measured
+COUNTING = 50  # times slower than a plain step
 
 
 @dataclass
@@ -158,6 +159,8 @@ def work(config: Config) -> float:
         samples = min(samples * epochs, method["steps"] * batch * split.get("clients", 1))
     else:
         samples *= epochs * (method.get("tau") or 1)
+    if config["measure"].get("flops"):  # client by client, every operation through Python
+        samples *= COUNTING
     return max(1.0, samples * config["rounds"] * config["participation"].get("rate", 1.0))
 
 
