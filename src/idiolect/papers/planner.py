@@ -159,7 +159,7 @@ def work(config: Config) -> float:
         samples = min(samples * epochs, method["steps"] * batch * split.get("clients", 1))
     else:
         samples *= epochs * (method.get("tau") or 1)
-    if config["measure"].get("flops"):  # client by client, every operation through Python
+    if config.get("measure", {}).get("flops"):  # client by client, every operation through Python
         samples *= COUNTING
     return max(1.0, samples * config["rounds"] * config["participation"].get("rate", 1.0))
 
