@@ -1,10 +1,12 @@
 """Text from elsewhere, made harmless before people see it: names in other people's files may hold
 terminal escapes, line breaks or characters that reverse the writing."""
 
+import re
 import unicodedata
 from typing import Any
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format, surrogate, … characters
+CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")  # how Python shows a type
 
 
 def one_line(value: Any) -> str:
@@ -20,7 +22,8 @@ def shortened(value: Any, most: int = 120) -> str:
 
 def reason(error: BaseException) -> str:
     """What an error of a library says, short enough to stand in a message."""
-    return shortened(" ".join(str(error).split())) or type(error).__name__
+    said = CLASS.sub(r"\1", " ".join(str(error).split()))
+    return shortened(said) or type(error).__name__
 
 
 def _visible(character: str) -> str:

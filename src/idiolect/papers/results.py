@@ -24,6 +24,7 @@ from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment
 from idiolect.papers.recipe import Recipe
+from idiolect.runs import run_files
 from idiolect.runs.config import Config
 
 HOME = re.compile(r"(?<![\w.])/(?:[\w.+~-]+/)+")  # folders of the machine a run was made on
@@ -258,9 +259,7 @@ def _coarse(config: Config) -> tuple[Any, ...]:
 
 
 def _machine(out: Path, config: Config) -> dict[str, Any]:
-    env: dict[str, Any] = {}
-    with suppress(OSError, json.JSONDecodeError):
-        env = json.loads((out / "env.json").read_text(encoding="utf-8"))
+    env = run_files.read_json(out / "env.json")
     return {
         "device": env.get("device_name") or config["device"],
         "commit": env.get("commit"),

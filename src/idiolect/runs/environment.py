@@ -1,14 +1,12 @@
 """env.json: what a run ran on, so that its numbers can be traced."""
 
 import hashlib
-import json
 import os
 import platform
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,9 @@ from weakref import WeakKeyDictionary
 from idiolect.data.federation import PARTS
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
+from idiolect.runs.run_files import read_json
 
+MOST_THREADS = 1024
 PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-learn")
 
 
@@ -46,12 +46,13 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
-def same_threads(env: Path) -> None:
+def same_threads(out: Path) -> None:
     """Sums depend on how many threads share them: a resumed run uses as many as it began with."""
     import torch
 
-    with suppress(OSError, KeyError, ValueError, TypeError):
-        torch.set_num_threads(int(json.loads(env.read_text(encoding="utf-8"))["threads"]))
+    threads = read_json(out / "env.json").get("threads")
+    if isinstance(threads, int) and 0 < threads <= MOST_THREADS:
+        torch.set_num_threads(threads)
 
 
 def fingerprints(config: Mapping[str, Any], sim: Any = None) -> dict[str, str]:
@@ -71,12 +72,13 @@ def fingerprints(config: Mapping[str, Any], sim: Any = None) -> dict[str, str]:
 
 def check_inputs(out: Path, config: Mapping[str, Any], sim: Any) -> None:
     """Refuse to go on with other data or files than the run in `out` began with."""
-    with suppress(OSError, json.JSONDecodeError):
-        env = json.loads((out / "env.json").read_text(encoding="utf-8"))
-        for name, digest in fingerprints(config, sim).items():
-            if env.get("inputs", {}).get(name, digest) != digest:
-                what = config["data"]["name"] if name == "data" else config[name]
-                raise UserError(f"{name}: {what} changed since the run started; put it back")
+    began = read_json(out / "env.json").get("inputs", {})
+    if not isinstance(began, dict):
+        raise UserError(f"{out / 'env.json'} is damaged: inputs must hold keys and values")
+    for name, digest in fingerprints(config, sim).items():
+        if began.get(name, digest) != digest:
+            what = config["data"]["name"] if name == "data" else config[name]
+            raise UserError(f"{name}: {what} changed since the run started; put it back")
 
 
 _digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # the runs of a comparison share data

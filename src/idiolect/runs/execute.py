@@ -55,7 +55,7 @@ def execute_together(
             directory.check_writable(folder)
         if found == "unfinished":
             seal.check(folder, config, progress.note)
-            same_threads(folder / "env.json")
+            same_threads(folder)
         todo.append((config, folder))
     if todo:
         built = [(config, folder, build(config)) for config, folder in todo]

@@ -75,6 +75,7 @@ SUMMARY: Form = {
     "diverged": SWITCH,
     "protocol": {"name": NAME, "value": SHARE, "what": NAME},
 }
+LATER = ("samples", "steps")  # of a summary; older runs have none
 WHOLE, TRUTH, REAL = "iu", "b", "f"  # kinds of NumPy columns
 COLUMNS = {
     "round": WHOLE,
@@ -178,6 +179,7 @@ def checked_summary(
 ) -> dict[str, Any]:
     """The summary of a finished run, which has `rounds` events and this table."""
     checked(summary, _of_metric(summary, SUMMARY), where)
+    checked(summary, {name: NUMBER for name in LATER if name in summary}, where)
     recorded = int(max(table.get("round", ()), default=-1)) + 1
     if not summary["rounds"] + 1 == rounds == recorded:
         raise UserError(
