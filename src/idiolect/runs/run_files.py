@@ -54,7 +54,7 @@ CONFIG: Form = {
     "seed": COUNT,
     "protocol": NAME,
 }
-EVENT: Form = {
+EVENT: dict[str, Form] = {
     "round": COUNT,
     "accuracy": STATS,
     "accuracy_after": STATS,
@@ -65,7 +65,7 @@ EVENT: Form = {
     "samples": COUNT,
     "diverged": SWITCH,
 }
-SUMMARY: Form = {
+SUMMARY: dict[str, Form] = {
     "rounds": COUNT,
     "accuracy": {"last": STATS, "best": STATS},
     "clients": COUNT,
@@ -75,7 +75,7 @@ SUMMARY: Form = {
     "diverged": SWITCH,
     "protocol": {"name": NAME, "value": SHARE, "what": NAME},
 }
-LATER = ("samples", "steps")  # of a summary; older runs have none
+LATER = ("samples", "steps")  # not in older runs
 WHOLE, TRUTH, REAL = "iu", "b", "f"  # kinds of NumPy columns
 COLUMNS = {
     "round": WHOLE,
@@ -179,7 +179,6 @@ def checked_summary(
 ) -> dict[str, Any]:
     """The summary of a finished run, which has `rounds` events and this table."""
     checked(summary, _of_metric(summary, SUMMARY), where)
-    checked(summary, {name: NUMBER for name in LATER if name in summary}, where)
     recorded = int(max(table.get("round", ()), default=-1)) + 1
     if not summary["rounds"] + 1 == rounds == recorded:
         raise UserError(
@@ -189,15 +188,18 @@ def checked_summary(
     return dict(summary)
 
 
-def _of_metric(value: Any, form: Form) -> Form:
+def _of_metric(value: Any, form: Mapping[str, Any]) -> Form:
     """The form of an event or summary: a metric that is no share may be any number."""
-    section = value.get("metric") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return form
+    section = value.get("metric")
     name = section.get("name") if isinstance(section, dict) else "accuracy"
     shares = isinstance(name, str) and metric_named(name).share
-    return form if shares else _numbers(form)
+    later = {key: NUMBER for key in LATER if key in value and key not in form}
+    return {**(form if shares else _numbers(form)), **later}
 
 
-def _numbers(form: Form) -> Form:
+def _numbers(form: Any) -> Any:
     if isinstance(form, Mapping):
         return {name: _numbers(inner) for name, inner in form.items()}
     return NUMBER if form is SHARE else form
