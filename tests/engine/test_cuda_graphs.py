@@ -124,3 +124,24 @@ def test_a_step_that_cannot_be_captured_is_launched_kernel_by_kernel(
     for leaf, value in end_state(plain, 2).items():
         if value.numel() and not leaf.startswith("metrics"):
             torch.testing.assert_close(end[leaf], value, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_random_numbers_go_on_after_a_broken_capture() -> None:
+    x = torch.ones(64, device="cuda")
+
+    def broken() -> None:
+        torch.nn.functional.dropout(x).cpu()  # a capture may not wait for the GPU
+
+    with graphs._side_stream():
+        try:
+            graphs._recorded(broken, torch.cuda.graph_pool_handle())
+            raise AssertionError("it was captured")
+        except RuntimeError:
+            pass
+        torch.nn.functional.dropout(x)
+        whole = graphs._recorded(
+            lambda: x.copy_(torch.nn.functional.dropout(x)), torch.cuda.graph_pool_handle()
+        )
+        whole.replay()
+    assert set(x.tolist()) == {0.0, 2.0}

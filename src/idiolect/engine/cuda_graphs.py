@@ -46,6 +46,11 @@ class CapturedSteps:
         """What was captured so far."""
         return list(self._by_key.values())
 
+    def forget(self) -> None:
+        """Drop all graphs: they draw from random numbers that a broken capture has spoilt."""
+        for step in self.captured:
+            step.graphs.clear()
+
     @staticmethod
     def pays(steps: Steps, state: StepState) -> bool:
         """Enough steps. Full batches of stored inputs keep a GPU busy as they are."""
@@ -58,7 +63,7 @@ class CapturedSteps:
         key = (kind, one_lr, steps.exact, steps.usual, *given)
         found = self._by_key.get(key)
         if found is None or not found.has_room(steps, state):
-            found = CapturedStep(self.samples, self.pool, kind, steps, state)
+            found = CapturedStep(self, kind, steps, state)
             self._by_key[key] = found
         return found
 
@@ -74,9 +79,10 @@ def _shapes(what: Any) -> Any:
 class CapturedStep:
     """One kind of step on fixed buffers, captured for a few stack sizes."""
 
-    def __init__(self, samples: Samples, pool: Any, kind: StepKind, steps: Steps, state: StepState):
-        self.samples, self.kind, self._pool = samples, kind, pool
-        self._storage_version = samples.storage_version
+    def __init__(self, owner: CapturedSteps, kind: StepKind, steps: Steps, state: StepState):
+        self.samples, self.kind, self._owner = owner.samples, kind, owner
+        self._can_be_captured = owner.pool is not None
+        self._storage_version = self.samples.storage_version
         self.exact, self.width = steps.exact, steps.usual
         self.max_steps = int(SPARE_ROOM * steps.count) + 8
         stored = [e for e in (*state.extra, state.x) if isinstance(e, Rows)]
@@ -128,7 +134,7 @@ class CapturedStep:
         self._load(steps, state)
         uncaptured = replace(self.state, lr=state.lr)
         for t, size in enumerate(needed):
-            graph = self.graphs[size]
+            graph = self.graphs.get(size)
             if graph is None:
                 self.body(size)
             else:
@@ -160,7 +166,7 @@ class CapturedStep:
 
     def _capture(self, k: int) -> torch.cuda.CUDAGraph | None:
         """Record one step of the first k clients; the buffers hold nothing of value yet."""
-        if self._pool is None:
+        if not self._can_be_captured:
             return None
         for v in self.state.params.values():
             v.zero_()
@@ -168,11 +174,12 @@ class CapturedStep:
         with _side_stream():
             self.body(k)  # libraries choose their kernels outside the capture
             try:
-                return _recorded(lambda: self.body(k), self._pool)
+                return _recorded(lambda: self.body(k), self._owner.pool)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                self._pool = None  # nor would other sizes succeed
+                self._can_be_captured = False  # nor would other sizes succeed
+                self._owner.forget()
                 reason = str(error).splitlines()[0]
                 warnings.warn(
                     f"a step of the stack cannot be captured as a CUDA graph ({reason}); "
@@ -217,9 +224,18 @@ def _recorded(body: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
         except BaseException:
             with suppress(RuntimeError):  # the first error says why
                 graph.capture_end()
+            _renew_random_numbers()
             raise
         graph.capture_end()
     return graph
+
+
+def _renew_random_numbers() -> None:
+    """A capture that broke off leaves PyTorch's generator waiting for its end, and the next dropout
+    would fail: it gets a state of its own again."""
+    ours = torch.cuda.default_generators[torch.cuda.current_device()]
+    fresh = torch.Generator(ours.device).manual_seed(ours.initial_seed())
+    ours.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 @contextmanager
