@@ -3,14 +3,10 @@
 import math
 import os
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from idiolect.errors import UserError
@@ -18,6 +14,7 @@ from idiolect.papers import cell_list
 from idiolect.papers.planner import CellJob
 from idiolect.papers.worker_pool import WorkerPool, WorkerProcess
 from idiolect.runs import directory
+from idiolect.runs.interruption import stop_requests
 
 TRIES = 2  # of a cell whose process failed for a reason no user can mend
 
@@ -66,7 +63,7 @@ class Runner:
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        with _stop_requests() as stop:
+        with stop_requests("after the rounds under way") as stop:
             try:
                 while True:
                     self._hand_out()
@@ -210,25 +207,3 @@ def _check(job: CellJob) -> None:
     """Directories that hold something else are found before a process is busy with them."""
     for cell, out in zip(job.cells, job.outs, strict=True):
         directory.state(out, cell.config)
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """First Ctrl-C or SIGTERM: end after the rounds under way. Second: end now."""
-    stop = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        os.write(2, b"\nstopping after the rounds under way; Ctrl-C again stops at once\n")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -19,8 +19,9 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """First Ctrl-C or SIGTERM: the event is set, to end after this round. Second: end now."""
+def stop_requests(when: str = "after this round") -> Iterator[threading.Event]:
+    """First Ctrl-C or SIGTERM: the event is set, to end after what is under way. Second: end
+    now."""
     stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -28,7 +29,7 @@ def stop_requests() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
         if Ranks.current().first:  # not print: the signal may have come in the middle of one
-            os.write(2, b"\nstopping after this round; Ctrl-C again stops at once\n")
+            os.write(2, f"\nstopping {when}; Ctrl-C again stops at once\n".encode())
 
     if threading.current_thread() is not threading.main_thread():
         yield stop
