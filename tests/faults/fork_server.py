@@ -15,9 +15,10 @@ from typing import Any
 
 WARM = ("idiolect.cli.app", "idiolect.report.page", "idiolect.runs.execute",
         "idiolect.simulation.simulate", "idiolect.simulation.side_by_side", "idiolect.data",
+        "idiolect.papers.campaign", "idiolect.papers.cell_worker",
         "idiolect.methods", "idiolect.models", "pyarrow.parquet", "safetensors.torch",
         "sklearn.datasets", "plotly.graph_objects")  # fmt: skip
-KINDS = ("count", "kill", "full")
+KINDS = ("count", "kill", "kill caller", "kill others", "full")
 
 
 def idiolect(words: list[str]) -> int:

@@ -32,6 +32,7 @@ def values(results: Results) -> dict[tuple[str, str, str], dict[int, float]]:
 
 
 def write(results: Results) -> None:
+    """To be called with the results locked."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -45,7 +46,6 @@ def write(results: Results) -> None:
              record.config["dtype"], f"{record.seconds:.1f}", about.get("started"),
              about.get("version"), record.digest, record.borrowed or results.recipe.name]
         )  # fmt: skip
-    results.folder.mkdir(parents=True, exist_ok=True)
     files.write_text(results.folder / "cells.csv", text.getvalue())
 
 

@@ -2,8 +2,8 @@
 
 `runs.jsonl` has one record per finished run, `cells.csv` one line per cell for people and programs,
 `series/` one small CSV per run where a figure needs the rounds, `failed.json` why cells could not
-be run. Records are added by writing the whole file anew and renaming it, under a lock: a kill at
-any moment leaves the file as it was, and two commands can write to one folder.
+be run. All files are written anew and renamed, under a lock: a kill at any moment leaves a file as
+it was, and two commands can write to one folder.
 
 A cell's record is found by its settings, so cells with equal settings share one run.
 """
@@ -25,7 +25,10 @@ from idiolect.papers.cells import Cell, same_settings, settings_digest
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment
 from idiolect.papers.recipe import Recipe
 from idiolect.runs.config import Config
+from idiolect.runs.directory import disk_errors
 
+FILES = ("runs.jsonl", "cells.csv", "failed.json", "no_data.json", "verdicts.json", "table.*",
+         "figure.*")  # fmt: skip
 HOME = re.compile(r"(?<![\w.])/(?:[\w.+~-]+/)+")  # folders of the machine a run was made on
 
 
@@ -88,6 +91,7 @@ class Results:
     def add(self, cells: Sequence[Cell], outs: Sequence[Path]) -> None:
         """Record finished run directories, each of which may be the run of several cells."""
         made: dict[str, Record] = {}
+        drawn: dict[str, dict[str, list[Moment]]] = {}
         wanted: dict[str, tuple[set[str], set[str]]] = {}
         for cell in cells:
             metrics, kept = wanted.setdefault(settings_digest(cell.config), (set(), set()))
@@ -101,10 +105,11 @@ class Results:
             shown = {name: numbers.number(run, name) for name in sorted(metrics)}
             about = _machine(out, cell.config)
             made[key] = Record(shown, cell.config, run.summary, about, self.quick)
-            if kept:
-                moments = {name: numbers.series(run, name) for name in sorted(kept)}
-                round_series.write(self.series_file(made[key]), moments)
-        with self._locked():
+            drawn[key] = {name: numbers.series(run, name) for name in sorted(kept)}
+        with self.locked():
+            for key, moments in drawn.items():
+                if moments:
+                    round_series.write(self.series_file(made[key]), moments)
             self._put(list(made.values()))
             names = {cell.name for cell in cells}
             self._write_failures({k: v for k, v in self.failures().items() if k not in names})
@@ -122,7 +127,7 @@ class Results:
                 record = Record(
                     shown, found.config, found.summary, found.machine, self.quick, source
                 )
-                with self._locked():
+                with self.locked():
                     if other.series_file(found).exists():
                         moments = round_series.read(other.series_file(found))
                         round_series.write(self.series_file(record), moments)
@@ -131,7 +136,7 @@ class Results:
         return False
 
     def fail(self, cell: Cell, reason: str) -> None:
-        with self._locked():
+        with self.locked():
             self._write_failures({**self.failures(), cell.name: HOME.sub("", reason)})
 
     def failures(self) -> dict[str, str]:
@@ -220,7 +225,8 @@ class Results:
             raise UserError(f"{path} cannot be read ({error}); restore it or remove it") from None
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes in here; what a killed process left half written is removed."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / ".lock").open("a", encoding="utf-8")
@@ -231,7 +237,10 @@ class Results:
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            files.remove_drafts(self.folder, *FILES)
+            files.remove_drafts(self.folder / "series", "*.csv")
+            with disk_errors(self.folder, lambda: "the same command goes on"):
+                yield
 
 
 def _place(name: str) -> tuple[str, str]:
