@@ -6,6 +6,7 @@ and after how many changes to files below that folder what shall happen.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -84,6 +85,7 @@ def serve_all() -> None:
     faults.fault_met.restype = ctypes.c_long
     answers = os.fdopen(os.dup(1), "w")
     warm_up()
+    gc.freeze()  # forks that collect garbage would copy all of it
     for line in sys.stdin:
         answers.write(json.dumps(serve(json.loads(line), faults)) + "\n")
         answers.flush()
