@@ -5,7 +5,8 @@ import io
 
 from idiolect.core import files
 from idiolect.papers.cells import Cell, cells
-from idiolect.papers.results import Record, Results
+from idiolect.papers.results import Results
+from idiolect.papers.run_record import Record
 
 COLUMNS = (
     *("recipe", "row", "column", "seed", "metric", "value", "quick", "diverged", "rounds"),

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +23,15 @@ from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment
 from idiolect.papers.recipe import Recipe
+from idiolect.papers.run_record import Record, read_records
 from idiolect.runs.config import Config
 from idiolect.runs.directory import disk_errors
+from idiolect.runs.run_files import NAME, NAMES, Form, check_files, checked, read_json
 
 FILES = ("runs.jsonl", "cells.csv", "failed.json", "no_data.json", "verdicts.json", "table.*",
          "figure.*")  # fmt: skip
+LACKING: Form = {"how": NAME, "cells": NAMES}  # of a dataset that is not here
 HOME = re.compile(r"(?<![\w.])/(?:[\w.+~-]+/)+")  # folders of the machine a run was made on
-
-
-@dataclass(frozen=True)
-class Record:
-    """One finished run."""
-
-    numbers: dict[str, float | None]
-    config: Config
-    summary: dict[str, Any]
-    machine: dict[str, Any]
-    quick: bool = False
-    borrowed: str = ""  # the recipe that ran it, where that was another one
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    @property
-    def seconds(self) -> float:
-        return float(self.summary["seconds"])
-
-    @property
-    def diverged(self) -> bool:
-        return bool(self.summary.get("diverged"))
-
-    @property
-    def digest(self) -> str:
-        return settings_digest(self.config)
-
-    def shown(self, metric: str) -> Any:
-        """A number of the run; MISSING if only the run directory could tell it."""
-        if metric in self.numbers:
-            return self.numbers[metric]
-        return numbers.from_summary(self.summary, metric)
 
 
 class Results:
@@ -141,7 +109,8 @@ class Results:
 
     def failures(self) -> dict[str, str]:
         """Why cells could not be run when that was last tried."""
-        return _read_json(self.folder / "failed.json")
+        path = self.folder / "failed.json"
+        return {name: checked(reason, NAME, path, name) for name, reason in read_json(path).items()}
 
     def unavailable(self) -> dict[str, str]:
         """Datasets that were not there when it was last run, and how to get them."""
@@ -165,7 +134,8 @@ class Results:
         self._write_or_remove("no_data.json", told)
 
     def _no_data(self) -> dict[str, Any]:
-        return _read_json(self.folder / "no_data.json")
+        path = self.folder / "no_data.json"
+        return {name: checked(told, LACKING, path, name) for name, told in read_json(path).items()}
 
     def series(self, cell: Cell) -> dict[str, list[Moment]]:
         record = self.of(cell)
@@ -215,14 +185,9 @@ class Results:
             (self.folder / name).unlink(missing_ok=True)
 
     def _read(self) -> list[Record]:
-        path = self.folder / "runs.jsonl"
-        if not path.exists():
-            return []
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return [Record(**json.loads(line)) for line in lines]
-        except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-            raise UserError(f"{path} cannot be read ({error}); restore it or remove it") from None
+        check_files(self.folder)
+        check_files(self.folder / "series")
+        return read_records(self.folder / "runs.jsonl")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -252,12 +217,6 @@ def _elsewhere(reason: str) -> str:
     """How to get data, without the folders of this machine."""
     what, _, how = reason.partition(";")
     return f"{what.partition(' in ')[0]};{how}" if how else HOME.sub("", reason)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with suppress(OSError, json.JSONDecodeError):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    return {}
 
 
 def _coarse(config: Config) -> tuple[Any, ...]:
