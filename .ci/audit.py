@@ -24,7 +24,7 @@ def main() -> int:
             json.load(answer)["vulnerabilities"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(
-            f"nothing was checked: make audit needs a network with PyPI itself, and {page} does not "
+            f"nothing was checked: make audit needs a network with PyPI, and {page} does not "
             f"answer as it does there ({type(error).__name__})",
             file=sys.stderr,
         )
