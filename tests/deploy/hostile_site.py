@@ -138,7 +138,7 @@ def main(server: str, client_id: int) -> None:
     key = load_ssh_private_key(Path(f"keys/clients/client_{client_id}").read_bytes(), None)
     ca = Path("keys/ca.pem").read_bytes()
     pair = (key, key.public_key())
-    site = Client(client_id, site_data(client_id), Path("hostile"))
+    site = Client(client_id, site_data(client_id), Path(f"state{client_id}"))
     with (
         http_request_response(server, False, ca, pair) as connection,
         FleetHttpClient.from_server_address(

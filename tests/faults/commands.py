@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -40,11 +41,12 @@ class Command:
     before: tuple[tuple[str, ...], ...] = ()  # what is run first, without faults
     killed_at: int = 0  # the last of `before` is killed at this call
     call: str = PROGRAM
+    kinds: tuple[str, ...] = ("kill", "full")
 
     @staticmethod
-    def again(*words: str, call: str = PROGRAM) -> Command:
+    def again(*words: str, **more: Any) -> Command:
         """A command that is simply given again."""
-        return Command(words, (words,), call=call)
+        return Command(words, (words,), **more)
 
 
 class ForkServer:
@@ -103,7 +105,7 @@ def go_on(server: ForkServer, command: Command, folder: Path) -> Outcome:
 
 def contents(folder: Path) -> dict[str, Any]:
     """What must not depend on faults: the names of all files, what every run recorded but for the
-    time it took, and all exported models byte for byte."""
+    time it took, all exported models byte for byte, and the cells and tables of recipes."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
     found: dict[str, Any] = {"names": names}
     for config in sorted(folder.rglob("config.yaml")):
@@ -114,7 +116,25 @@ def contents(folder: Path) -> dict[str, Any]:
                 timed.pop(key, None)
         models = {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("models/*/*")}
         found[str(run.relative_to(folder))] = recorded | {"models": models}
+    for records in sorted(folder.rglob("runs.jsonl")):
+        found[str(records.parent.relative_to(folder))] = _cells(records.parent)
     return found
+
+
+def _cells(results: Path) -> dict[str, Any]:
+    """What a recipe recorded, but for the time it took."""
+    lines = (results / "runs.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        del record["machine"]["started"]
+        for key in TIMED:
+            record["summary"].pop(key, None)
+    rows = list(csv.DictReader((results / "cells.csv").read_text().splitlines()))
+    for row in rows:
+        del row["started"], row["seconds"]
+    written = [*results.glob("table.*"), results / "verdicts.json"]
+    tables = {path.name: path.read_bytes() for path in written}
+    return {"records": records, "cells": rows, "tables": tables}
 
 
 def fresh(folder: Path) -> Path:

@@ -1,5 +1,6 @@
 /* Loaded with LD_PRELOAD: counts the calls that change a file below one folder, whoever makes them
-   (Python, Arrow, safetensors), and at the n-th kills the process or lets the disk be full. */
+   (Python, Arrow, safetensors), and at the n-th kills processes or lets the disk be full. Processes
+   that a watched one forks count on in the same memory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,26 +9,44 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { COUNT, KILL, FULL };
+enum { COUNT, KILL, KILL_CALLER, KILL_OTHERS, FULL };
+enum { MOST = 64 };
 
+static struct {
+  long met;
+  int disk_is_full, processes;
+  pid_t pids[MOST];
+} *shared;
 static char root[PATH_MAX];
 static size_t root_length;
-static long when, met;
-static int mode = COUNT, disk_is_full;
+static long when;
+static int mode = COUNT;
+
+/* This process is one of those that die together. */
+void fault_join(void) {
+  int place = __atomic_fetch_add(&shared->processes, 1, __ATOMIC_SEQ_CST);
+  if (place >= MOST) abort();
+  shared->pids[place] = getpid();
+}
 
 void fault_arm(const char *folder, long n, int what) {
-  when = n, met = 0, mode = what, disk_is_full = 0;
+  when = n, mode = what;
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) abort();
+  fault_join();
   snprintf(root, sizeof root, "%s", folder);
   root_length = strlen(root);
 }
 
-long fault_met(void) { return met; }
+long fault_met(void) { return shared ? shared->met : 0; }
 
 static int below(const char *path) {
   return root_length && !strncmp(path, root, root_length) &&
@@ -59,34 +78,36 @@ static int path_is_watched(int folder, const char *path) {
   return below(at);
 }
 
-static void die(void) {
-  kill(getpid(), SIGKILL);
-  for (;;) pause();
+/* The call is the one: kills whom the mode says, the caller last; it returns where the caller
+   lives on. */
+static void strike(void) {
+  if (mode == FULL) shared->disk_is_full = 1;
+  if (mode == KILL || mode == KILL_OTHERS)
+    for (int i = 0; i < shared->processes; i++)
+      if (shared->pids[i] && shared->pids[i] != getpid()) kill(shared->pids[i], SIGKILL);
+  if (mode == KILL || mode == KILL_CALLER) {
+    kill(getpid(), SIGKILL);
+    for (;;) pause();
+  }
 }
 
 /* One more call that changes a file; whether it is the one. */
 static int is_due(void) {
-  long n = __atomic_add_fetch(&met, 1, __ATOMIC_SEQ_CST);
+  long n = __atomic_add_fetch(&shared->met, 1, __ATOMIC_SEQ_CST);
   return mode != COUNT && n == when;
 }
 
-/* Before a call that needs room: kills, or says whether the disk is full. */
-static int no_room(int watched) {
-  if (!watched) return 0;
-  if (is_due()) {
-    if (mode == KILL) die();
-    disk_is_full = 1;
-  }
-  if (disk_is_full) errno = ENOSPC;
-  return disk_is_full;
+/* Before a call that needs no room, such as a deletion. */
+static void passes(int watched) {
+  if (watched && is_due()) strike();
 }
 
-/* Before a call that needs none, such as a deletion. */
-static void passes(int watched) {
-  if (watched && is_due()) {
-    if (mode == KILL) die();
-    disk_is_full = 1;
-  }
+/* Before a call that needs room; whether there is none. */
+static int no_room(int watched) {
+  passes(watched);
+  if (!watched || !shared->disk_is_full) return 0;
+  errno = ENOSPC;
+  return 1;
 }
 
 #define REAL(name) static __typeof__(name) *real; if (!real) real = dlsym(RTLD_NEXT, #name)
@@ -95,15 +116,12 @@ static void passes(int watched) {
 #define WRITING(call_half, call_all)                     \
   if (!file_is_watched(fd)) return call_all;             \
   int due = is_due();                                    \
-  if (due && mode == KILL) {                             \
+  if (due && (mode == KILL || mode == KILL_CALLER)) {    \
     if (call_half < 0) { }                               \
-    die();                                               \
   }                                                      \
-  if (due) {                                             \
-    disk_is_full = 1;                                    \
-    if (n > 1) return call_half;                         \
-  }                                                      \
-  if (disk_is_full) {                                    \
+  if (due) strike();                                     \
+  if (due && mode == FULL && n > 1) return call_half;    \
+  if (shared->disk_is_full) {                            \
     errno = ENOSPC;                                      \
     return -1;                                           \
   }                                                      \

@@ -6,6 +6,7 @@ and after how many changes to files below that folder what shall happen.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -15,9 +16,10 @@ from typing import Any
 
 WARM = ("idiolect.cli.app", "idiolect.report.page", "idiolect.runs.execute",
         "idiolect.simulation.simulate", "idiolect.simulation.side_by_side", "idiolect.data",
+        "idiolect.papers.campaign", "idiolect.papers.cell_worker",
         "idiolect.methods", "idiolect.models", "pyarrow.parquet", "safetensors.torch",
         "sklearn.datasets", "plotly.graph_objects")  # fmt: skip
-KINDS = ("count", "kill", "full")
+KINDS = ("count", "kill", "kill caller", "kill others", "full")
 
 
 def idiolect(words: list[str]) -> int:
@@ -83,6 +85,7 @@ def serve_all() -> None:
     faults.fault_met.restype = ctypes.c_long
     answers = os.fdopen(os.dup(1), "w")
     warm_up()
+    gc.freeze()  # forks that collect garbage would copy all of it
     for line in sys.stdin:
         answers.write(json.dumps(serve(json.loads(line), faults)) + "\n")
         answers.flush()

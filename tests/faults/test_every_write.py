@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.commands import SMALL, Command, ForkServer, contents, fresh, go_on, prepare
+from tests.faults.commands import HERE, SMALL, Command, ForkServer, contents, fresh, go_on, prepare
 
 RUN = ("run", "fedper", *SMALL, "--out", "out")
 BEST, LAST, EVERY = ((*RUN, "--save-models", when) for when in ("best", "last", "every"))
 RESUME, REPORT = ("resume", "out"), ("report", "out", "-o", "report.html")
 Note = Callable[[str, object], None]
+
+KINDS = {
+    "kill": ("kills", (-9,)),
+    "kill caller": ("kills of the writing process alone", (-9, 0)),
+    "kill others": ("kills of all but the writing process", (-9, 0)),
+    "full": ("full disks", (0, 2)),
+}  # in words, and the exit codes that may come of them
 
 COMMANDS = {
     "run": Command(RUN, (RESUME, RUN)),
@@ -22,33 +29,36 @@ COMMANDS = {
     "export last": Command(LAST, (RESUME, LAST)),
     "export every": Command(EVERY, (RESUME, EVERY)),
     "resume exports": Command(RESUME, (RESUME,), before=(EVERY,), killed_at=200),
+    "recipe": Command.again(
+        "recipe", str(HERE / "two-cells.yaml"), call="tests.faults.recipe:run", kinds=tuple(KINDS)
+    ),
     "server": Command.again("fedper", "out", call="tests.faults.federation:serve"),
     "report": Command(REPORT, (REPORT,), before=(RUN,)),
 }
-KINDS = {"kill": "kills", "full": "full disks"}
 
 
 def check(server: ForkServer, name: str, folder: Path, some: int | None) -> str:
-    """Faults at every call, or at `some` of each kind; what was tried, in numbers."""
+    """Faults of every kind at every call, or of two kinds at `some`; what was tried, in numbers."""
     command = COMMANDS[name]
     prepare(server, command, folder)
     whole = server.run(command.call, command.words, folder)
     assert whole.code == 0 and whole.met > 0, whole.said
     expected = contents(folder)
     calls = range(1, whole.met + 1)
-    tried = {kind: calls if some is None else random.sample(calls, some) for kind in KINDS}
+    kinds = command.kinds if some is None else random.sample(command.kinds, 2)
+    tried = {kind: calls if some is None else random.sample(calls, some) for kind in kinds}
     for kind, chosen in tried.items():
         for at in chosen:
             prepare(server, command, fresh(folder))
             stopped = server.run(command.call, command.words, folder, at, kind)
             done = go_on(server, command, folder)
             story = f"{name}, {kind} at call {at}: {stopped.said}\nthen: {done.said}"
-            assert stopped.code in ((-9,) if kind == "kill" else (0, 2)), story
+            assert stopped.code in KINDS[kind][1], story
             assert done.code == 0 and "Traceback" not in stopped.said, story
             found = contents(folder)
             for part, value in expected.items():
                 assert found[part] == value, f"{part} differs after {story}"
-    counts = [f"{len(chosen)} {KINDS[kind]}" for kind, chosen in tried.items()]
+    counts = [f"{len(chosen)} {KINDS[kind][0]}" for kind, chosen in tried.items()]
     return f"{name}: {whole.met} writes met, {', '.join(counts)}; all continued to the same end"
 
 

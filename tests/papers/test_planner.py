@@ -7,7 +7,8 @@ from idiolect.papers import planner
 from idiolect.papers.cells import cells
 from idiolect.papers.planner import CellJob, work
 from idiolect.papers.recipe import Recipe
-from idiolect.papers.results import Record, Results
+from idiolect.papers.results import Results
+from idiolect.papers.run_record import Record
 from tests.papers.tiny import tiny
 
 

@@ -145,7 +145,12 @@ def test_a_worker_that_dies_is_noticed() -> None:
     [job, *_] = planner.missing(Results(Path("r"), recipe), cells(recipe), Path("o")).jobs
     pool = WorkerPool(1)
     pool.give(job)
-    pool.workers[0].process.kill()
+    [worker] = pool.workers
+    worker.process.kill()
+    while not any(event["event"] == "ended" for _, event in pool.events.queue):
+        time.sleep(0.01)
+    worker.job = None  # it had finished its job, and nobody knows yet that it is gone
+    pool.give(job)
     told = []
     while "ended" not in told:
         found = pool.next_event(1)

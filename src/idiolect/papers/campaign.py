@@ -97,17 +97,20 @@ class RecipePart:
     def broken(self) -> int:
         return len(self.found.broken)
 
-    def write(self) -> None:
-        """Table, verdicts and cells into the folder of results."""
+    def write(self, note: Callable[[str], None]) -> None:
+        """Table, verdicts, cells and figure into the folder of results."""
         folder = self.results.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.results.lacking_data(self.found.no_data)
-        cell_list.write(self.results)
-        for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
-            files.write_text(folder / f"table.{ending}", self.rendered(form))
-        files.write_text(folder / "verdicts.json", _as_json(self.verdicts()))
-        if self.recipe.kind == "figure":
-            paper_figure.write(self.results)
+        with self.results.locked():
+            self.results.lacking_data(self.found.no_data)
+            cell_list.write(self.results)
+            for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
+                files.write_text(folder / f"table.{ending}", self.rendered(form))
+            files.write_text(folder / "verdicts.json", _as_json(self.verdicts()))
+            if self.recipe.kind == "figure":
+                try:
+                    paper_figure.write(self.results)
+                except UserError as error:  # everything else is there
+                    note(f"{self.recipe.name}: no figure: {error}")
 
 
 class Campaign:
@@ -161,10 +164,7 @@ class Campaign:
 
     def write(self, note: Callable[[str], None]) -> None:
         for part in self.parts:
-            try:
-                part.write()
-            except UserError as error:  # all tables are written already
-                note(f"{part.recipe.name}: no figure: {error}")
+            part.write(note)
 
     def overview(self) -> list[dict[str, Any]]:
         return [part.counts() for part in self.parts]

@@ -5,7 +5,8 @@ import io
 
 from idiolect.core import files
 from idiolect.papers.cells import Cell, cells
-from idiolect.papers.results import Record, Results
+from idiolect.papers.results import Results
+from idiolect.papers.run_record import Record
 
 COLUMNS = (
     *("recipe", "row", "column", "seed", "metric", "value", "quick", "diverged", "rounds"),
@@ -32,6 +33,7 @@ def values(results: Results) -> dict[tuple[str, str, str], dict[int, float]]:
 
 
 def write(results: Results) -> None:
+    """To be called with the results locked."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -45,7 +47,6 @@ def write(results: Results) -> None:
              record.config["dtype"], f"{record.seconds:.1f}", about.get("started"),
              about.get("version"), record.digest, record.borrowed or results.recipe.name]
         )  # fmt: skip
-    results.folder.mkdir(parents=True, exist_ok=True)
     files.write_text(results.folder / "cells.csv", text.getvalue())
 
 

@@ -11,7 +11,8 @@ from idiolect.papers import cell_list
 from idiolect.papers.cells import Cell
 from idiolect.papers.numbers import Moment
 from idiolect.papers.recipe import Chart, Recipe
-from idiolect.papers.results import Record, Results
+from idiolect.papers.results import Results
+from idiolect.papers.run_record import Record
 
 
 @dataclass

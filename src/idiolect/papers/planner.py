@@ -12,7 +12,8 @@ from typing import Any
 from idiolect.errors import UserError
 from idiolect.papers.cells import Cell, settings_digest
 from idiolect.papers.recipe import Recipe
-from idiolect.papers.results import Record, Results
+from idiolect.papers.results import Results
+from idiolect.papers.run_record import Record
 from idiolect.papers.verdicts import Values, judge, needed
 from idiolect.runs.config import Config, digest, short_name
 

@@ -2,8 +2,8 @@
 
 `runs.jsonl` has one record per finished run, `cells.csv` one line per cell for people and programs,
 `series/` one small CSV per run where a figure needs the rounds, `failed.json` why cells could not
-be run. Records are added by writing the whole file anew and renaming it, under a lock: a kill at
-any moment leaves the file as it was, and two commands can write to one folder.
+be run. All files are written anew and renamed, under a lock: a kill at any moment leaves a file as
+it was, and two commands can write to one folder.
 
 A cell's record is found by its settings, so cells with equal settings share one run.
 """
@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,44 +23,15 @@ from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment
 from idiolect.papers.recipe import Recipe
-from idiolect.runs import run_files
+from idiolect.papers.run_record import Record, read_records
 from idiolect.runs.config import Config
+from idiolect.runs.directory import disk_errors
+from idiolect.runs.run_files import NAME, NAMES, Form, check_files, checked, read_json
 
+FILES = ("runs.jsonl", "cells.csv", "failed.json", "no_data.json", "verdicts.json", "table.*",
+         "figure.*")  # fmt: skip
+LACKING: Form = {"how": NAME, "cells": NAMES}  # of a dataset that is not here
 HOME = re.compile(r"(?<![\w.])/(?:[\w.+~-]+/)+")  # folders of the machine a run was made on
-
-
-@dataclass(frozen=True)
-class Record:
-    """One finished run."""
-
-    numbers: dict[str, float | None]
-    config: Config
-    summary: dict[str, Any]
-    machine: dict[str, Any]
-    quick: bool = False
-    borrowed: str = ""  # the recipe that ran it, where that was another one
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    @property
-    def seconds(self) -> float:
-        return float(self.summary["seconds"])
-
-    @property
-    def diverged(self) -> bool:
-        return bool(self.summary.get("diverged"))
-
-    @property
-    def digest(self) -> str:
-        return settings_digest(self.config)
-
-    def shown(self, metric: str) -> Any:
-        """A number of the run; MISSING if only the run directory could tell it."""
-        if metric in self.numbers:
-            return self.numbers[metric]
-        return numbers.from_summary(self.summary, metric)
 
 
 class Results:
@@ -89,6 +59,7 @@ class Results:
     def add(self, cells: Sequence[Cell], outs: Sequence[Path]) -> None:
         """Record finished run directories, each of which may be the run of several cells."""
         made: dict[str, Record] = {}
+        drawn: dict[str, dict[str, list[Moment]]] = {}
         wanted: dict[str, tuple[set[str], set[str]]] = {}
         for cell in cells:
             metrics, kept = wanted.setdefault(settings_digest(cell.config), (set(), set()))
@@ -102,10 +73,11 @@ class Results:
             shown = {name: numbers.number(run, name) for name in sorted(metrics)}
             about = _machine(out, cell.config)
             made[key] = Record(shown, cell.config, run.summary, about, self.quick)
-            if kept:
-                moments = {name: numbers.series(run, name) for name in sorted(kept)}
-                round_series.write(self.series_file(made[key]), moments)
-        with self._locked():
+            drawn[key] = {name: numbers.series(run, name) for name in sorted(kept)}
+        with self.locked():
+            for key, moments in drawn.items():
+                if moments:
+                    round_series.write(self.series_file(made[key]), moments)
             self._put(list(made.values()))
             names = {cell.name for cell in cells}
             self._write_failures({k: v for k, v in self.failures().items() if k not in names})
@@ -123,7 +95,7 @@ class Results:
                 record = Record(
                     shown, found.config, found.summary, found.machine, self.quick, source
                 )
-                with self._locked():
+                with self.locked():
                     if other.series_file(found).exists():
                         moments = round_series.read(other.series_file(found))
                         round_series.write(self.series_file(record), moments)
@@ -132,12 +104,13 @@ class Results:
         return False
 
     def fail(self, cell: Cell, reason: str) -> None:
-        with self._locked():
+        with self.locked():
             self._write_failures({**self.failures(), cell.name: HOME.sub("", reason)})
 
     def failures(self) -> dict[str, str]:
         """Why cells could not be run when that was last tried."""
-        return _read_json(self.folder / "failed.json")
+        path = self.folder / "failed.json"
+        return {name: checked(reason, NAME, path, name) for name, reason in read_json(path).items()}
 
     def unavailable(self) -> dict[str, str]:
         """Datasets that were not there when it was last run, and how to get them."""
@@ -161,7 +134,8 @@ class Results:
         self._write_or_remove("no_data.json", told)
 
     def _no_data(self) -> dict[str, Any]:
-        return _read_json(self.folder / "no_data.json")
+        path = self.folder / "no_data.json"
+        return {name: checked(told, LACKING, path, name) for name, told in read_json(path).items()}
 
     def series(self, cell: Cell) -> dict[str, list[Moment]]:
         record = self.of(cell)
@@ -211,17 +185,13 @@ class Results:
             (self.folder / name).unlink(missing_ok=True)
 
     def _read(self) -> list[Record]:
-        path = self.folder / "runs.jsonl"
-        if not path.exists():
-            return []
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return [Record(**json.loads(line)) for line in lines]
-        except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-            raise UserError(f"{path} cannot be read ({error}); restore it or remove it") from None
+        check_files(self.folder)
+        check_files(self.folder / "series")
+        return read_records(self.folder / "runs.jsonl")
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes in here; what a killed process left half written is removed."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / ".lock").open("a", encoding="utf-8")
@@ -232,7 +202,10 @@ class Results:
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            files.remove_drafts(self.folder, *FILES)
+            files.remove_drafts(self.folder / "series", "*.csv")
+            with disk_errors(self.folder, lambda: "the same command goes on"):
+                yield
 
 
 def _place(name: str) -> tuple[str, str]:
@@ -246,12 +219,6 @@ def _elsewhere(reason: str) -> str:
     return f"{what.partition(' in ')[0]};{how}" if how else HOME.sub("", reason)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    with suppress(OSError, json.JSONDecodeError):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    return {}
-
-
 def _coarse(config: Config) -> tuple[Any, ...]:
     """What runs with the same settings surely have in common; to find them quickly."""
     names = (config[key].get("name") for key in ("method", "data", "split"))
@@ -259,7 +226,7 @@ def _coarse(config: Config) -> tuple[Any, ...]:
 
 
 def _machine(out: Path, config: Config) -> dict[str, Any]:
-    env = run_files.read_json(out / "env.json")
+    env = read_json(out / "env.json")
     return {
         "device": env.get("device_name") or config["device"],
         "commit": env.get("commit"),

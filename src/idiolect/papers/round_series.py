@@ -6,6 +6,7 @@ from pathlib import Path
 
 from idiolect.core import files
 from idiolect.papers.numbers import Moment
+from idiolect.runs.run_files import sound
 
 
 def write(path: Path, moments: Mapping[str, Sequence[Moment]]) -> None:
@@ -28,7 +29,7 @@ def _thinned(moments: Sequence[Moment]) -> list[Moment]:
 
 def read(path: Path) -> dict[str, list[Moment]]:
     found: dict[str, list[Moment]] = {}
-    with open(path, encoding="utf-8", newline="") as file:
+    with sound(path), open(path, encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             moment = Moment(int(line["round"]), line["item"], float(line["value"]))
             found.setdefault(line["series"], []).append(moment)

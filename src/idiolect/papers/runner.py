@@ -13,7 +13,7 @@ from idiolect.errors import UserError
 from idiolect.papers import cell_list
 from idiolect.papers.planner import CellJob
 from idiolect.papers.worker_pool import WorkerPool, WorkerProcess
-from idiolect.runs import directory
+from idiolect.runs import checkpoint, directory
 from idiolect.runs.interruption import stop_requests
 
 TRIES = 2  # of a cell whose process failed for a reason no user can mend
@@ -155,15 +155,18 @@ class Runner:
 
     def _record(self, job: CellJob, seconds: float) -> None:
         self.estimated_done += job.seconds
+        # Finished runs are not continued, and checkpoints are large. They go before the run is
+        # recorded: a recorded run is not looked at again.
+        for out in set(job.outs):
+            checkpoint.discard(out / "checkpoint")
         try:
             job.results.add(job.cells, job.outs)
+            with job.results.locked():
+                cell_list.write(job.results)
         except UserError as error:
             self._failed(job, str(error))
             return
-        cell_list.write(job.results)
         self.finished |= set(job.outs)
-        for out in set(job.outs):  # finished runs are not continued, and checkpoints are large
-            shutil.rmtree(out / "checkpoint", ignore_errors=True)
         count = f"{len(self.finished)}/{self.total}"
         self.progress.note(f"{job.label}: done in {clock(seconds)}  ({count})")
 

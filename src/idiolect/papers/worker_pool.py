@@ -86,15 +86,14 @@ class WorkerPool:
             worker.round, worker.rounds = event["round"], event["rounds"]
         if event["event"] == "ended":
             self.workers.remove(worker)
+            _close_stdin(worker)  # not earlier: it may be given a job until its end is heard
             event["log"] = _tail(worker.log)
         return worker, event
 
     def stop(self, told: Callable[[WorkerProcess, dict[str, Any]], None], at_once: bool) -> None:
         """End all workers: after their round, with everything saved, or at once."""
         for worker in self.workers:
-            with suppress(OSError):
-                assert worker.process.stdin is not None
-                worker.process.stdin.close()
+            _close_stdin(worker)
             if at_once:
                 worker.process.kill()
         until = time.monotonic() + SAVING
@@ -134,10 +133,13 @@ class WorkerPool:
                 with suppress(json.JSONDecodeError):
                     self.events.put((worker, json.loads(line)))
         code = worker.process.wait()
-        with suppress(OSError):
-            assert worker.process.stdin is not None
-            worker.process.stdin.close()
         self.events.put((worker, {"event": "ended", "code": code}))
+
+
+def _close_stdin(worker: WorkerProcess) -> None:
+    with suppress(OSError):
+        assert worker.process.stdin is not None
+        worker.process.stdin.close()
 
 
 def _tail(log: Path) -> str:

@@ -137,6 +137,16 @@ def tidy(folder: Path, until: int) -> None:
                 stray.unlink(missing_ok=True)
 
 
+def discard(folder: Path) -> None:
+    """Delete all checkpoints of a finished run, and the folder unless others have files in it."""
+    if files.kind(folder) != "a folder":
+        return
+    tidy(folder, NOTHING_YET - 1)
+    files.remove_drafts(folder, *FILES)
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def _remove(folder: Path, number: int) -> None:
     # The JSON goes first: without it the tensors do not count as a checkpoint.
     for suffix in (".json", ".safetensors"):

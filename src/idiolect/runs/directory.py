@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -156,17 +156,20 @@ def locked(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def disk_errors(*outs: Path) -> Iterator[None]:
-    """A full or failing disk is one line; the last checkpoint is never touched by it."""
+def disk_errors(place: Path, then: Callable[[], str]) -> Iterator[None]:
+    """A full or failing disk is one line that says what goes on `then`."""
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_FAILURES:
             raise
-        begun = len(outs) == 1 and (outs[0] / "config.yaml").exists()
-        how = f"`idiolect resume {outs[0]}`" if begun else "the same command"
-        place = outs[0] if len(outs) == 1 else outs[0].parent
         raise UserError(
-            f"cannot write to {place}: {os.strerror(error.errno)}; free some space, then {how} "
-            "continues from the last checkpoint"
+            f"cannot write to {place}: {os.strerror(error.errno)}; free some space, then {then()}"
         ) from None
+
+
+def how_runs_go_on(outs: Sequence[Path]) -> str:
+    """The last checkpoint is never touched by a full disk."""
+    begun = len(outs) == 1 and (outs[0] / "config.yaml").exists()
+    how = f"`idiolect resume {outs[0]}`" if begun else "the same command"
+    return f"{how} continues from the last checkpoint"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -69,7 +70,10 @@ def _run(
     ranks = Ranks.current()
     with ExitStack() as guards:
         if ranks.first:
-            guards.enter_context(directory.disk_errors(*(out for _, out, _ in todo)))
+            outs = [out for _, out, _ in todo]
+            place = outs[0] if len(outs) == 1 else outs[0].parent
+            go_on = partial(directory.how_runs_go_on, outs)
+            guards.enter_context(directory.disk_errors(place, go_on))
         for _, out, _ in todo if ranks.first else ():
             guards.enter_context(directory.locked(out))
             forget_stop(out)

@@ -19,6 +19,7 @@ Form = (
     tuple[Check, str] | Mapping[str, Any]
 )  # a test and what it asks for, or the keys of a section
 
+ENDINGS = (".json", ".jsonl", ".yaml", ".parquet", ".safetensors", ".csv")
 LARGEST = 2**53  # whole numbers up to here are exact in JSON
 
 
@@ -41,6 +42,10 @@ SHARE: Form = (
 )
 SWITCH: Form = (lambda value: isinstance(value, bool), "true or false")
 NAME: Form = (lambda value: isinstance(value, str) and bool(value), "a name")
+NAMES: Form = (
+    lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    "a list of names",
+)
 SECTION: Form = (lambda value: isinstance(value, dict), "a section with keys")
 
 NUMBER: Form = (lambda value: value is None or _is_number(value), "a number or null")
@@ -101,10 +106,10 @@ def sound(path: Path) -> Iterator[None]:
 
 
 def check_files(folder: Path) -> None:
-    """What lies in a run's folder under the name of a file is one: reading a pipe or a device may
+    """What lies in a folder under the name of a file is one: reading a pipe or a device may
     never end."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        named = path.name.endswith((".json", ".jsonl", ".yaml", ".parquet", ".safetensors"))
+        named = path.name.endswith(ENDINGS)
         if named and path.exists() and not (path.is_file() or path.is_dir()):
             raise UserError(f"{path} is neither a file nor a folder; put back what the run wrote")
 
@@ -128,7 +133,7 @@ def checked(value: Any, form: Form, where: Path | str, key: str = "") -> Any:
     return value
 
 
-def plain_config(config: Any, where: Path) -> dict[str, Any]:
+def plain_config(config: Any, where: Path | str) -> dict[str, Any]:
     """Settings that a report can use: of the right form, and nothing that JSON cannot hold."""
     checked(config, CONFIG, where)
     try:
@@ -174,18 +179,23 @@ def plain_table(table: Mapping[str, np.ndarray], where: Path) -> dict[str, np.nd
     return dict(table)
 
 
+def plain_summary(summary: Any, where: Path | str) -> dict[str, Any]:
+    """The summary of a finished run."""
+    return dict(checked(summary, _of_metric(summary, SUMMARY), where))
+
+
 def checked_summary(
     summary: Any, rounds: int, table: Mapping[str, np.ndarray], where: Path
 ) -> dict[str, Any]:
     """The summary of a finished run, which has `rounds` events and this table."""
-    checked(summary, _of_metric(summary, SUMMARY), where)
+    summary = plain_summary(summary, where)
     recorded = int(max(table.get("round", ()), default=-1)) + 1
     if not summary["rounds"] + 1 == rounds == recorded:
         raise UserError(
             f"{where} is of {summary['rounds']} rounds, but events.jsonl has {rounds - 1} and "
             f"clients.parquet {recorded - 1}: one of them is damaged"
         )
-    return dict(summary)
+    return summary
 
 
 def _of_metric(value: Any, form: Mapping[str, Any]) -> Form:
