@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from idiolect import report
-from idiolect.report import log_plots, page, plots, tables, verdict
+from idiolect.report import groups, log_plots, page, plots, significance, tables, verdict
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import FakeSimulation, N, resolved
 
@@ -34,7 +34,7 @@ def test_the_verdict_names_the_best_the_test_and_the_harmed(tmp_path: Path) -> N
     method(tmp_path, "fedavg", -0.1)
     method(tmp_path, "fedper", 0.1)
     found = report.find([tmp_path])
-    told = verdict.verdict(tables.groups(found), found)
+    told = verdict.verdict(groups.groups(found), found)
     assert told.startswith("fedper is best: ")
     assert "8.1 points above local, the next" in told
     assert "better than every other method beyond chance (Wilcoxon signed-rank test" in told
@@ -47,7 +47,7 @@ def test_the_verdict_tells_equal_methods_and_whom_the_best_one_harms(tmp_path: P
     mixed = torch.linspace(0.2, 0.4, N) + torch.tensor([-0.1, 0.05, 0.05, 0.05, -0.05, 0.05])
     add_run(tmp_path / "fedavg", mixed, method={"name": "fedavg"})
     found = report.find([tmp_path])
-    told = verdict.verdict(tables.groups(found), found)
+    told = verdict.verdict(groups.groups(found), found)
     assert "not distinguishable from it: local" in told
     assert "It harms 2 of 6 clients, compared with training alone: client 0 (-8." in told
     html, _ = page.views(found)
@@ -56,14 +56,14 @@ def test_the_verdict_tells_equal_methods_and_whom_the_best_one_harms(tmp_path: P
 
 
 def test_few_pairs_are_no_evidence() -> None:
-    assert verdict._p(np.full(5, 0.5)) is None
-    assert verdict._p(np.zeros(20)) == 1.0
-    corrected = verdict._holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    assert significance._p(np.full(5, 0.5)) is None
+    assert significance._p(np.zeros(20)) == 1.0
+    corrected = significance._holm({"a": 0.01, "b": 0.04, "c": 0.03})
     assert corrected == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
 
 
-def styles(sets: list[tables.Group]) -> list[tuple[int, int]]:
-    return [(g.colour, g.dash) for g in sets if g.colour != tables.FADED]
+def styles(sets: list[groups.Group]) -> list[tuple[int, int]]:
+    return [(g.colour, g.dash) for g in sets if g.colour != groups.FADED]
 
 
 def test_many_methods_keep_colours_for_the_best(tmp_path: Path) -> None:
@@ -72,15 +72,15 @@ def test_many_methods_keep_colours_for_the_best(tmp_path: Path) -> None:
     for n, name in enumerate(sorted(REGISTRY)[:29]):
         method(tmp_path, name, 0.01 * n if name != "local" else 0.0, seeds=(0,))
     found = report.find([tmp_path])
-    sets = tables.groups(found)
+    sets = groups.groups(found)
     assert len(styles(sets)) == len(set(styles(sets)))
     others = sorted((g for g in sets if g.method != "local"), key=lambda g: -(g.accuracy or 0))
-    assert all(g.colour < tables.COLOURS for g in others[: tables.COLOURS])
-    assert all(g.colour == tables.FADED for g in others[tables.COLOURS :])
+    assert all(g.colour < groups.COLOURS for g in others[: groups.COLOURS])
+    assert all(g.colour == groups.FADED for g in others[groups.COLOURS :])
     figure = plots.accuracy_over_rounds(sets, "accuracy")
     assert figure is not None
     named = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
-    assert len(named) == len(set(named)) <= tables.COLOURS + 1
+    assert len(named) == len(set(named)) <= groups.COLOURS + 1
     html, _ = page.views(found)
     assert 'class="find"' in html
 
@@ -91,7 +91,7 @@ def test_local_lines_of_a_sweep_differ_and_titles_are_short(tmp_path: Path) -> N
             start = torch.linspace(0.2, 0.4, N) + lr / 10
             add_run(tmp_path / f"{name}{lr}", start, method={"name": name, "lr": lr})
     found = report.find([tmp_path])
-    sets = tables.groups(found)
+    sets = groups.groups(found)
     assert len(set(styles(sets))) == 8
     assert page.heading(found) == "Idiolect: local (4 settings), fedavg (4 settings)"
 
@@ -147,7 +147,7 @@ def test_all_seeds_are_in_every_curve(tmp_path: Path) -> None:
     method(tmp_path, "fedavg", 0.0, seeds=(0,))
     add_run(tmp_path / "other", torch.full((N,), 0.9), method={"name": "fedavg"}, seed=1)
     found = report.find([tmp_path])
-    sets = tables.groups(found)
+    sets = groups.groups(found)
     for figure in (plots.accuracy_over_bytes(sets), plots.accuracy_over_seconds(sets)):
         assert figure is not None
         mean = next(trace for trace in figure["data"] if "band" not in trace)

@@ -77,12 +77,16 @@ def test_sites_follow_the_journal_of_the_server(tmp_path: Path) -> None:
     registry.note("enrolled", client=0, name="Ulm", node="11")
     registry.note("enrolled", client=1, name="<b>Bonn\x1b", node="12")
     registry.note("refused", kind="train", client=1, node="12", reason="not finite")
+    registry.note("lost", kind="fit", client=1, node="12", reason="no answer within 9 s")
     registry.note("gone", client=0, reason="node is offline")
     with asking(tmp_path, tmp_path / ".logs") as client:
         board = client.get("/api/federation", params={"run": "sites"}).json()
         ulm, bonn = board["sites"][:2]
         assert ulm["name"] == "Ulm" and ulm["state"] == "gone" and bonn["delivered"] == 1
-        assert bonn["refused"] == 1 and bonn["last_note"] == "refused: not finite"
+        assert bonn["refused"] == 1 and bonn["last_note"] == "lost: no answer within 9 s"
+        assert bonn["bytes_up"] == 100 and bonn["bytes_down"] == 200  # of its one round
+        journal = [json.loads(x) for x in (run / "flower/journal.jsonl").read_text().splitlines()]
+        assert ulm["seen"] == journal[0]["time"]  # what nobody heard is no sign of life
         assert bonn["name"] == "<b>Bonn\\x1b" and bonn["state"] == "here"
         registry.note("enrolled", client=0, name="Ulm", node="13")
         again = client.get("/api/federation", params={"run": "sites"}).json()

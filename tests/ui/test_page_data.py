@@ -72,8 +72,10 @@ def test_a_report_of_one_and_of_several_runs(browser: Any) -> None:
 def test_one_client_over_the_rounds(browser: Any) -> None:
     asked = {"run": "fedavg-seed0", "client": "2"}
     found = browser.get("/api/client", params=asked).json()
-    assert found["round"] == [0, 1, 2, 3, 4] and len(found["accuracy_before"]) == 5
-    assert found["accuracy_after"][0] is None
+    assert found["metric"] == {"name": "accuracy", "share": True}
+    rounds = found["rounds"]
+    assert rounds["round"] == [0, 1, 2, 3, 4] and len(rounds["accuracy_before"]) == 5
+    assert rounds["accuracy_after"][0] is None
     for wrong in ("99", "-1", "x", ""):
         answer = browser.get("/api/client", params={**asked, "client": wrong})
         assert answer.status_code == 400 and "client" in answer.json()["error"]
@@ -83,6 +85,9 @@ def test_one_matrix_of_one_round(browser: Any) -> None:
     asked = {"run": "fedavg-seed0", "name": "similarity", "round": "3"}
     found = browser.get("/api/matrix", params=asked).json()
     assert found["size"] == [6, 6] and len(found["values"]) == 6
+    assert found["clients"] == list(range(6)) and "order" not in found
+    ordered = browser.get("/api/matrix", params={**asked, "order": "1"}).json()
+    assert sorted(ordered["order"]) == list(range(6))
     earlier = browser.get("/api/matrix", params={**asked, "round": "1"}).json()
     assert earlier["values"] != found["values"]
     for wrong in ({"round": "9"}, {"name": "<b>"}, {"round": "1e3"}):
@@ -172,3 +177,39 @@ def test_a_run_is_read_again_only_when_it_changed(
         file.write(b"{")
     views.one_client(run, 0)
     assert len(read) == 3
+
+
+def test_tags_are_kept_searched_and_told_to_every_page(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        small_run(tmp_path / name)
+    with served(tmp_path, tmp_path / ".logs") as (address, page):
+
+        def tag(text: str, run: str = "one") -> Any:
+            asked = {"run": run, "tags": text}
+            key = {"x-idiolect": page.key}
+            return httpx.post(f"{address}/api/tags", params=asked, headers=key)
+
+        def ids(query: str) -> list[str]:
+            found = httpx.get(f"{address}/api/runs", params={"query": query}).json()["runs"]
+            return [run["id"] for run in found]
+
+        assert sorted(ids("")) == ["one", "two"]
+        version = page.index.version
+        assert tag(" paper, first  try,paper,,").json() == {"tags": ["paper", "first-try"]}
+        assert page.index.changes(version)[1] == ["one"]
+        assert ids("tag:paper") == ["one"] == ids("first-try") and ids("tag:pap") == []
+        assert json.loads((tmp_path / "one/tags.json").read_text()) == ["paper", "first-try"]
+        assert (
+            tag("x" * 50).status_code == 400 and tag(",".join("abcdefghijklmnopqrstuvw")).is_error
+        )
+        assert tag("y", "three").status_code == 400
+        refused = httpx.post(f"{address}/api/tags", params={"run": "one", "tags": "z"})
+        assert refused.status_code == 403 and ids("tag:paper") == ["one"]
+    fresh = Page(tmp_path, tmp_path / ".logs")
+    fresh.index.read_some()
+    assert fresh.index.entries["one"].tags == ["paper", "first-try"]
+    (tmp_path / "two/tags.json").write_text('["<b>\\u001b", 3]')
+    (tmp_path / "one/tags.json").write_text("{" * 99)
+    other = Page(tmp_path, tmp_path / ".logs")
+    other.index.read_some()
+    assert [other.index.entries[name].tags for name in ("one", "two")] == [[], ["<b>\\x1b"]]

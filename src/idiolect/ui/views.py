@@ -12,11 +12,12 @@ from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.report import page
 from idiolect.report.load import Run, load
-from idiolect.report.log_plots import smaller
+from idiolect.report.log_plots import fewer, similar_first, smaller
+from idiolect.simulation import metrics
 from idiolect.ui.event_tail import EventTail
 
-CLIENT_COLUMNS = ("round", "accuracy_before", "accuracy_after", "loss_before", "loss_after")
 JOURNAL_SHOWN = 200  # newest lines
+HEARD = ("enrolled", "refused", "late")  # lines of the journal that a site was heard for
 RUNS_KEPT = 8  # in memory, the last ones asked for
 
 
@@ -42,6 +43,7 @@ def report(paths: list[Path]) -> dict[str, Any]:
         "title": one_line(page.heading(found)),
         "html": html,
         "figures": figures,
+        "metric": _metric(found[0]),
         "clients": clients(found[0]) if len(found) == 1 else None,
         "matrices": matrices(found[0]) if len(found) == 1 else [],
     }
@@ -56,13 +58,20 @@ def clients(run: Run) -> dict[str, list[Any]]:
     return {name: _plain(values[last]) for name, values in table.items() if name != "round"}
 
 
-def one_client(path: Path, client: int) -> dict[str, list[Any]]:
-    """Accuracy and loss of one client over all rounds."""
-    table = as_it_is(path).table
-    rows = table["client"] == client
+def one_client(path: Path, client: int) -> dict[str, Any]:
+    """The score and loss of one client over all rounds, and what the score is."""
+    run = as_it_is(path)
+    rows, metric = run.table["client"] == client, _metric(run)
     if not rows.any():
         raise UserError(f"the run has no client {client}")
-    return {name: _plain(table[name][rows]) for name in CLIENT_COLUMNS if name in table}
+    series = [f"{what}_{when}" for what in (metric["name"], "loss") for when in ("before", "after")]
+    shown = [name for name in ("round", *series) if name in run.table]
+    return {"metric": metric, "rounds": {name: _plain(run.table[name][rows]) for name in shown}}
+
+
+def _metric(run: Run) -> dict[str, Any]:
+    metric = metrics.metric_of(run.table)
+    return {"name": metric.name, "share": metric.share}
 
 
 def matrices(run: Run) -> list[dict[str, Any]]:
@@ -74,8 +83,9 @@ def matrices(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def matrix(path: Path, name: str, round: int) -> dict[str, Any]:
-    """One such log in one round; clients that were absent are blank."""
+def matrix(path: Path, name: str, round: int, ordered: bool = False) -> dict[str, Any]:
+    """One such log in one round; clients that were absent are blank. `ordered`: with the order in
+    which clients that are similar in the last round are neighbours."""
     logged = {one_line(key): values for key, values in as_it_is(path).matrices.items()}
     try:
         value = logged[name][round].double().numpy()
@@ -83,7 +93,14 @@ def matrix(path: Path, name: str, round: int) -> dict[str, Any]:
         raise UserError(f"nothing called '{one_line(name)}' was logged in round {round}") from None
     if value.ndim != 2:
         raise UserError(f"'{one_line(name)}' is not a matrix")
-    return {"values": [_plain(row) for row in smaller(value)], "size": list(value.shape)}
+    cells = smaller(value)
+    found: dict[str, Any] = {"values": [_plain(row) for row in cells], "size": list(value.shape)}
+    found["clients"] = fewer(range(len(value)))
+    if ordered and cells.shape[0] == cells.shape[1]:
+        last = logged[name][max(logged[name])].double().numpy()
+        same = last.shape == value.shape
+        found["order"] = similar_first(smaller(last) if same else cells)
+    return found
 
 
 def federation(path: Path) -> dict[str, Any]:
@@ -99,14 +116,16 @@ def federation(path: Path) -> dict[str, Any]:
         if not isinstance(client, int):
             continue
         site = sites.setdefault(client, _site(client))
-        site["seen"] = _number(line.get("time"))
+        if what in HEARD:  # other lines say that nothing was heard
+            site["seen"] = _number(line.get("time"))
         if what == "enrolled":
-            site |= {"name": one_line(line.get("name", "")), "state": "here"}
-        elif what == "gone":
+            site |= {"name": one_line(line.get("name", "")), "state": "here", "last_note": ""}
+            continue
+        if what == "gone":
             site["state"] = "gone"
-        else:
-            site["refused"] += what != "late"
-            site["last_note"] = one_line(f"{what}: {line.get('reason', '')}")[:200]
+        site["refused"] += what == "refused"
+        site["last_note"] = one_line(f"{what}: {line.get('reason', '')}")[:200]
+        site["noted"] = _number(line.get("time"))
     for event in rounds:
         _count_round(sites, event)
     lines = [{k: one_line(v)[:300] for k, v in line.items()} for line in journal[-JOURNAL_SHOWN:]]
@@ -122,9 +141,12 @@ def _site(client: int) -> dict[str, Any]:
         "seen": None,
         "round": None,
         "delivered": 0,
+        "bytes_up": 0.0,
+        "bytes_down": 0.0,
         "staleness": None,
         "refused": 0,
         "last_note": "",
+        "noted": None,
     }
 
 
@@ -132,12 +154,22 @@ def _count_round(sites: dict[int, dict[str, Any]], event: dict[str, Any]) -> Non
     arrived, staleness = event.get("arrived"), event.get("staleness")
     if not isinstance(arrived, list) or not isinstance(staleness, list):
         return
+    told = event.get("started")
+    started = [k for k in told if isinstance(k, int)] if isinstance(told, list) else []
+    when = _number(event.get("time")) or 0.0
+    # Every site gets and sends as much as any other of the round: messages have one form.
+    for client in started:
+        site = sites.setdefault(client, _site(client))
+        site["bytes_down"] += (_number(event.get("bytes_down")) or 0.0) / len(started)
     for client, late in zip(arrived, staleness, strict=False):
         if isinstance(client, int):
             site = sites.setdefault(client, _site(client))
             site["delivered"] += 1
+            site["bytes_up"] += (_number(event.get("bytes_up")) or 0.0) / len(arrived)
             site |= {"round": event.get("round"), "staleness": late}
-            site["seen"] = max(site["seen"] or 0, _number(event.get("time")) or 0)
+            site["seen"] = max(site["seen"] or 0, when)
+            if when > (site["noted"] or 0):  # it is back since then
+                site |= {"state": "here", "last_note": ""}
 
 
 def _plain(values: np.ndarray) -> list[Any]:

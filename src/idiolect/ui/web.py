@@ -29,14 +29,14 @@ PAGE_SIZE = 100
 LOOK_EVERY = 1.0  # seconds from one look at the folders to the next
 MOST_COMPARED = 60  # runs in one report
 SHARED = ("page.css", "page.js")  # of the report: the same views, drawn by the same code
-STATIC = (*SHARED, "ui.css", "ui.js", "plotly.js")
+STATIC = (*SHARED, "ui.css", "ui.js", "run_list.js", "run_report.js", "boards.js", "plotly.js")
 SORTS: dict[str, Callable[[RunEntry], Any]] = {
     "changed": lambda entry: -entry.changed,
     "name": lambda entry: entry.id,
     "method": lambda entry: (entry.method, entry.id),
     "data": lambda entry: (entry.data, entry.split, entry.id),
     "state": lambda entry: (entry.state, entry.id),
-    "accuracy": lambda entry: -1.0 if entry.accuracy is None else -entry.accuracy,
+    "accuracy": lambda entry: -entry.goodness,
 }
 
 
@@ -74,6 +74,7 @@ class Page:
             Route("/api/stream", self.stream),
             Route("/api/stop", self.stop, methods=["POST"]),
             Route("/api/resume", self.resume, methods=["POST"]),
+            Route("/api/tags", self.tags, methods=["POST"]),
         ]
         guard = Middleware(Access, hosts=LOOPBACK, token=self.token, key=self.key)
         handlers: dict[Any, Any] = dict.fromkeys((UserError, OSError), self._one_line_error)
@@ -108,13 +109,15 @@ class Page:
     def _listed(self, asked: dict[str, str]) -> dict[str, Any]:
         self.index.refresh()
         words = asked.get("query", "").lower().split()
-        if words or asked.get("sort", "changed") not in ("changed", "name"):
+        federations = asked.get("federations") == "1"
+        if words or federations or asked.get("sort", "changed") not in ("changed", "name"):
             self.index.read_some(most=2000)
         entries = [
             entry
             for entry in self.index.entries.values()
-            if all(word in _searched(entry) for word in words)
+            if all(_fits(entry, word) for word in words)
             and asked.get("state", "") in ("", entry.state)
+            and (entry.federation or not federations)
         ]
         entries.sort(key=SORTS.get(asked.get("sort", "changed"), SORTS["changed"]))
         if asked.get("down") == "1":
@@ -151,8 +154,8 @@ class Page:
     async def matrix(self, request: Request) -> Response:
         asked = request.query_params
         number = _whole(asked.get("round", ""), "round")
-        path, name = self._run(request), asked.get("name", "")
-        return AsciiJson(await run_in_threadpool(views.matrix, path, name, number))
+        path, name, ordered = self._run(request), asked.get("name", ""), asked.get("order") == "1"
+        return AsciiJson(await run_in_threadpool(views.matrix, path, name, number, ordered))
 
     async def federation(self, request: Request) -> Response:
         return AsciiJson(await run_in_threadpool(views.federation, self._run(request)))
@@ -174,6 +177,12 @@ class Page:
             raise UserError(f"{path.name} is not a stopped run")
         self.control.resume(path)
         return AsciiJson({"done": True})
+
+    async def tags(self, request: Request) -> Response:
+        self._run(request)  # a run that can be read
+        asked = request.query_params
+        kept = await run_in_threadpool(self.index.tag, asked["run"], asked.get("tags", ""))
+        return AsciiJson({"tags": kept})
 
     async def stream(self, request: Request) -> Response:
         """Server-sent events: the entries that changed, as soon as they did."""
@@ -204,8 +213,12 @@ class Page:
         return path
 
 
-def _searched(entry: RunEntry) -> str:
-    return f"{entry.id} {entry.method} {entry.data} {entry.split} {entry.state}".lower()
+def _fits(entry: RunEntry, word: str) -> bool:
+    """Whether a run is one that is searched for: by any of its words, or by a tag."""
+    if word.startswith("tag:"):
+        return word.removeprefix("tag:") in map(str.lower, entry.tags)
+    told = (entry.id, entry.method, entry.data, entry.split, entry.state, *entry.tags)
+    return word in " ".join(told).lower()
 
 
 def _whole(text: str, what: str) -> int:
