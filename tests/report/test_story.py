@@ -1,6 +1,7 @@
 """The report says what happened: a verdict with its test, lines one can tell apart, rows that are
 clients, rounds by their number."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from idiolect import report
 from idiolect.report import groups, log_plots, page, plots, significance, tables, verdict
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import FakeSimulation, N, resolved
+from tests.ui.pages import Errors
 
 
 def add_run(out: Path, start: torch.Tensor, **changes: Any) -> None:
@@ -170,10 +172,14 @@ def test_axes_show_100_and_are_not_set_by_one_client() -> None:
 def test_no_folder_of_this_machine_is_told(tmp_path: Path) -> None:
     method(tmp_path / "place", "fedavg", 0.0, seeds=(0,))
     run = report.load(tmp_path / "place/fedavg-seed0")
-    run.env["command"] = "/home/somebody/.venv/bin/idiolect run fedavg"
+    run.env["command"] = (
+        "/home/somebody/.venv/bin/idiolect run fedavg --data /home/somebody/a/b.csv --out=/x/y/z"
+    )
+    run.config["init"] = "/home/somebody/start/w.safetensors"
     html, _ = page.views([run])
     assert str(tmp_path) not in html and "/home/somebody" not in html
-    assert "<pre>idiolect run fedavg</pre>" in html and "place/fedavg-seed0" in html
+    assert "<pre>idiolect run fedavg --data …/b.csv --out=…/z</pre>" in html
+    assert "place/fedavg-seed0" in html and "init: …/w.safetensors" in html
 
 
 def test_sites_are_called_by_their_names(tmp_path: Path) -> None:
@@ -196,3 +202,98 @@ def test_every_row_can_be_sorted_and_the_best_comes_first(tmp_path: Path) -> Non
     values = re.findall(r'<td[^>]* data-value="([^"]*)"', body)
     assert len(values) == 2 * (len(tables.COLUMNS) - 1)
     assert 'aria-sort="descending"' in body
+
+
+def test_significance_decides_what_is_bold(tmp_path: Path) -> None:
+    """Bold: the best and what a test over clients and seeds cannot tell from it, in every form."""
+    for name, lift in (("local", 0.0), ("fedavg", -0.1), ("fedper", 0.1)):
+        method(tmp_path, name, lift)
+    for seed in (0, 1, 2):  # better for some clients, worse for others, and so not worse in all
+        mixed = torch.linspace(0.3, 0.5, N) + 0.02 * torch.tensor([1.0, -1, 1, -1, 1, -1.2])
+        out = tmp_path / f"ditto-seed{seed}"
+        add_run(out, mixed, method={"name": "ditto"}, seed=seed)
+    found = report.find([tmp_path])
+    table = report.rows(found)
+    stand = {row["method"]: row["standing"] for row in table}
+    assert stand == {"local": "worse", "fedavg": "worse", "fedper": "best", "ditto": "equal"}
+    html, _ = page.views(found)
+    bold = [line for line in html.split("<tr>") if 'class="top"' in line]
+    assert ["</i>fedper" in line or "</i>ditto" in line for line in bold] == [True, True]
+    assert "Wilcoxon signed-rank test, Holm-corrected" in html
+    marked = [line for line in report.render(found, "md").splitlines() if "**" in line]
+    assert {line.split(" ")[1] for line in marked} == {"fedper", "ditto"}
+    assert report.render(found, "latex").count(r"\textbf{") == 2
+    view = report.terminal(table, 200)
+    assert "Holm-corrected" in view.caption
+    column = view.columns[1]
+    styles = {text.plain: str(text.style) for text in column.cells}
+    assert sorted(styles.values()) == ["", "", "bold", "bold"]
+
+
+def test_few_pairs_make_nothing_bold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method(tmp_path, "local", 0.0, seeds=(0,))
+    method(tmp_path, "fedper", 0.2, seeds=(0,))
+    monkeypatch.setattr(significance, "FEWEST_PAIRS", 7)
+    found = report.find([tmp_path])
+    html, _ = page.views(found)
+    assert 'class="top"' not in html and "Nothing is bold" in html
+    assert "nothing is bold" in report.terminal(report.rows(found), 200).caption
+
+
+def test_another_metric_has_its_own_name_and_unit_everywhere(tmp_path: Path) -> None:
+    for name, lift in (("local", 0.2), ("fedavg", 0.0)):
+        start = torch.linspace(0.2, 0.4, N) + lift
+        runs.execute(
+            resolved(method={"name": name}, rounds=2),
+            tmp_path / name,
+            build=lambda c, s=start: Errors(c["rounds"], weights=s.clone()),
+        )
+    found = report.find([tmp_path])
+    html, figures = page.views(found)
+    told = verdict.verdict(groups.groups(found), found)
+    assert told.startswith("fedavg is best: ") and "mean rmse over clients" in told
+    assert " rmse below local" in told and "points" not in told
+    assert "points" not in html and "accuracy" not in html.lower().replace("data-", "")
+    drawn = json.dumps(figures)
+    assert "points" not in drawn and "accuracy" not in drawn
+    assert not re.search(r"(?<!clients,) %(?!\{)", drawn)
+    assert "gain over local, rmse" in drawn and "<h2>rmse over rounds" in html
+    assert "rmse" in repr(found[0]) and "accuracy" not in repr(found[0])
+    assert "in the unit of rmse" in html
+
+
+def test_late_work_is_marked_where_weights_are_drawn(tmp_path: Path) -> None:
+    class Late(FakeSimulation):
+        def step(self) -> Any:
+            done = super().step()
+            done.clients["staleness"][done.started[0]] = 2
+            return done
+
+    runs.execute(resolved(rounds=3), tmp_path / "run", build=lambda c: Late(c["rounds"]))
+    run = report.load(tmp_path / "run")
+    made = log_plots.matrix(run.matrices["aggregation_weight"], run)
+    assert made is not None and "× arrived late" in made[1]
+    marks = made[0]["data"][1]
+    rows = zip(run.table["round"], run.table["client"], run.table["staleness"], strict=True)
+    late = {(int(t), int(k)) for t, k, stale in rows if stale > 0}
+    assert set(zip(marks["x"], marks["y"], strict=True)) == late and len(late) == 3
+
+
+def test_unseen_clients_and_validation_have_curves(tmp_path: Path) -> None:
+    def made(config: Any) -> FakeSimulation:
+        return FakeSimulation(config["rounds"], validation=True, unseen=2)
+
+    runs.execute(resolved(rounds=3), tmp_path / "run", build=made)
+    run = report.load(tmp_path / "run")
+    html, figures = page.views([run])
+    assert "Unseen clients and validation" in html
+    sets = groups.groups([run])
+    unseen = plots.unseen_over_rounds(sets)
+    assert unseen in figures and plots.validation_over_rounds(sets) in figures
+    assert unseen is not None
+    last = (run.table["round"] == 3) & run.table["unseen"]
+    mean = 100 * run.table["accuracy_before"][last].mean()
+    assert unseen["data"][0]["y"][-1] == pytest.approx(mean, abs=1e-3)
+    plain = FakeSimulation(3)
+    runs.execute(resolved(rounds=3), tmp_path / "plain", build=lambda c: plain)
+    assert "Unseen clients" not in page.views([report.load(tmp_path / "plain")])[0]

@@ -10,8 +10,11 @@ import pytest
 pytest.importorskip("starlette", reason="the page needs starlette: pip install 'idiolect[ui]'")
 httpx = pytest.importorskip("httpx")
 
+from idiolect.runs.execute import execute
+from idiolect.ui import run_index
 from idiolect.ui.web import Page
-from tests.ui.pages import asking, going_run, served, small_run, some_runs, wait_until
+from tests.runs.fake_simulation import resolved
+from tests.ui.pages import Errors, asking, going_run, served, small_run, some_runs, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +216,36 @@ def test_tags_are_kept_searched_and_told_to_every_page(tmp_path: Path) -> None:
     other = Page(tmp_path, tmp_path / ".logs")
     other.index.read_some()
     assert [other.index.entries[name].tags for name in ("one", "two")] == [[], ["<b>\\x1b"]]
+
+
+def test_other_metrics_are_told_by_name_while_a_run_goes_and_after(tmp_path: Path) -> None:
+    config = resolved(rounds=3)
+    execute(config, tmp_path / "run", build=lambda c: Errors(c["rounds"]))
+    with asking(tmp_path, tmp_path / ".logs") as browser:
+        for _ in range(2):  # finished, then as if it were not
+            (run,) = browser.get("/api/runs").json()["runs"]
+            assert run["metric"] == "rmse" and not run["share"] and run["accuracy"] > 1
+            (tmp_path / "run/summary.json").unlink(missing_ok=True)
+            wait_until(lambda: browser.get("/api/runs").json()["runs"][0]["state"] == "stopped")
+        found = browser.get("/api/client", params={"run": "run", "client": "1"}).json()
+        assert found["metric"] == {"name": "rmse", "share": False}
+        assert len(found["rounds"]["rmse_before"]) == 4
+
+
+def test_only_the_runs_of_a_page_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of ten thousand runs is listed as fast as its hundred newest are read."""
+    run = small_run(tmp_path / "runs/first")
+    for number in range(300):
+        place = tmp_path / f"runs/run{number}"
+        place.mkdir()
+        for name in ("config.yaml", "summary.json"):
+            (place / name).write_bytes((run / name).read_bytes())
+    read: list[Path] = []
+    real = run_index.read_config
+    monkeypatch.setattr(run_index, "read_config", lambda path: read.append(path) or real(path))
+    page = Page(tmp_path / "runs", tmp_path / ".logs")
+    assert page._listed({})["total"] == 301 and len(read) == 100
+    page._listed({})
+    assert len(read) == 100
+    page._listed({"offset": "100"})
+    assert len(read) == 200

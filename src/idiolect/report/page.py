@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from string import Template
@@ -36,7 +37,7 @@ def page(found: Sequence[Run], title: str | None = None) -> str:
         policy=_policy(scripts=(plotly, script), style=style),
         style=style,
         body=f"<h1>{escape(title)}</h1>\n{body}",
-        plotly=_packed(plotly),
+        plotly=b64encode(packed_plotly()).decode(),
         figures=_inert(figures),
         script=script,
     )
@@ -100,7 +101,7 @@ def views(found: Sequence[Run], squares: bool = True) -> tuple[str, list[dict[st
                 ("unseen clients", plots.unseen_over_rounds(sets)),
                 ("validation", plots.validation_over_rounds(sets)),
             ],
-            missing="No client was held out, and no client has validation data.",
+            missing="",
         ),
         _section(
             figures,
@@ -152,9 +153,10 @@ def plotly_script() -> str:
     return script.replace("</script", "<\\/script")
 
 
-def _packed(script: str) -> str:
-    """A third of its size: the page unpacks it."""
-    return b64encode(gzip.compress(script.encode(), mtime=0)).decode()
+@lru_cache(maxsize=1)
+def packed_plotly() -> bytes:
+    """The same, a third of its size."""
+    return gzip.compress(plotly_script().encode(), mtime=0)
 
 
 def _text(name: str) -> str:
@@ -169,6 +171,8 @@ def _section(
     missing: str = "Nothing was measured yet.",
 ) -> str:
     drawn = [(name, figure) for name, figure in tabs if figure is not None]
+    if not drawn and not missing:
+        return ""
     if not drawn:
         return f'<section><h2>{title}</h2><p class="note">{missing}</p></section>'
     chosen, places = [], []

@@ -86,7 +86,9 @@ def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
     return (
         f'<section><h2>Summary</h2><div class="controls">{finder}</div>'
         f"{_table('summary', heads, lines, named[1])}"
-        f'<p class="note">{escape(marks + notes)}. Press a heading to sort by it.</p></section>'
+        f'<p class="note">{escape(marks)}Press a heading to sort by it.</p>'
+        "<details><summary>What the columns are</summary>"
+        f'<p class="note">{escape(notes)}.</p></details></section>'
     )
 
 

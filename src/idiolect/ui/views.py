@@ -121,8 +121,8 @@ def federation(path: Path) -> dict[str, Any]:
         if what == "enrolled":
             site |= {"name": one_line(line.get("name", "")), "state": "here", "last_note": ""}
             continue
-        if what == "gone":
-            site["state"] = "gone"
+        if what in ("gone", "lost"):
+            site["state"] = what
         site["refused"] += what == "refused"
         site["last_note"] = one_line(f"{what}: {line.get('reason', '')}")[:200]
         site["noted"] = _number(line.get("time"))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from starlette.routing import Route
 
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
-from idiolect.report.page import plotly_script
+from idiolect.report.page import packed_plotly
 from idiolect.ui import views
 from idiolect.ui.access import LOOPBACK, Access, fresh_secret
 from idiolect.ui.plain_files import check_run
@@ -60,6 +61,7 @@ class Page:
         self.token, self.boards = token, boards
         self.index.refresh(force=True)
         self._closing = threading.Event()
+        threading.Thread(target=_prepare, daemon=True).start()
 
     def app(self) -> Starlette:
         routes = [
@@ -95,12 +97,12 @@ class Page:
         name = request.path_params["name"]
         if name not in STATIC:
             return Response(status_code=404)
-        if name == "plotly.js":
-            text, cached = await run_in_threadpool(plotly_script), "max-age=86400"
-        else:
-            text, cached = _text(name), "no-cache"
         kind = "text/css" if name.endswith("css") else "text/javascript"
-        return Response(text, media_type=kind, headers={"Cache-Control": cached})
+        if name != "plotly.js":
+            return Response(_text(name), media_type=kind, headers={"Cache-Control": "no-cache"})
+        packed = await run_in_threadpool(packed_plotly)
+        about = {"Cache-Control": "max-age=86400", "Content-Encoding": "gzip"}
+        return Response(packed, media_type=kind, headers=about)
 
     async def runs(self, request: Request) -> Response:
         asked = request.query_params
@@ -211,6 +213,15 @@ class Page:
         path = self.index.path(request.query_params.get("run", ""))
         check_run(path)
         return path
+
+
+def _prepare() -> None:
+    """What the first report would wait for."""
+    import pyarrow.parquet  # noqa: F401
+    import scipy.stats  # noqa: F401
+
+    with suppress(UserError):  # said when it is asked for
+        packed_plotly()
 
 
 def _fits(entry: RunEntry, word: str) -> bool:

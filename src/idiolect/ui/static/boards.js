@@ -51,10 +51,15 @@ async function fillSites(now) {
     make("th", { scope: "row" }, line.what), make("td", {}, line.client || ""), make("td", { class: "name" }, line.reason || line.name || ""))));
 }
 
+function siteState(site) {
+  const told = { here: "here", gone: "gone", lost: "does not answer" };
+  return make("span", { class: "state " + site.state }, told[site.state] || "unknown");
+}
+
 function siteCard(site) {
   const late = site.staleness ? `, ${site.staleness} rounds late` : "";
   return make("article", { class: "card", "data-site": site.client },
-    make("h3", {}, site.name || "site " + site.client), make("p", {}, stateOf(site)),
+    make("h3", {}, site.name || "site " + site.client), make("p", {}, siteState(site)),
     make("p", {}, `last seen ${ago(site.seen)}`),
     make("p", {}, site.round === null ? "nothing delivered yet"
       : `delivered ${site.delivered} times, last in round ${site.round}${late}`),

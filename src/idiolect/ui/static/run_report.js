@@ -120,8 +120,21 @@ function matrixSlider(id, matrices) {
   return { section, show };
 }
 
+let plotting = null;
+
+function plotlyLoaded() {
+  // Four megabytes of script, which the list of runs does without.
+  plotting = plotting || new Promise((done, failed) => {
+    document.head.append(make("script", {
+      src: "/static/plotly.js", onload: done, onerror: () => failed(new Error("plotly.js did not come")),
+    }));
+  });
+  return plotting;
+}
+
 async function showReport(ids) {
-  const found = await ask("/api/report", ids.map((id) => ["run", id]));
+  const asked = ask("/api/report", ids.map((id) => ["run", id]));
+  const [found] = await Promise.all([asked, plotlyLoaded()]);
   const body = make("div", { id: "views" });
   body.innerHTML = found.html;
   content.replaceChildren(make("h1", {}, found.title), heads(found.runs), body);
