@@ -7,15 +7,17 @@ phone.
     idiolect compare $(idiolect list methods --json | jq -r .[].name) --clients 8 --rounds 6 \\
         --out runs/methods
     idiolect server fedavg --out runs/sites …      # with three clients: examples/three-sites
-    python docs/make_screenshots.py runs docs/images [RESULTS_DIR]
+    python docs/make_screenshots.py runs docs/images [--results DIR] [--only sites …]
 
 What is not there is left out. It needs the extras ui and dev, and Chromium.
 """
 
+import argparse
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -61,7 +63,7 @@ def pictures(root: Path) -> list[Picture]:
     return found
 
 
-def main(root: Path, out: Path, results: Path) -> None:
+def main(root: Path, out: Path, results: Path, only: Sequence[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     words = ["ui", str(root), "--port", "0", "--results", str(results)]
     server = subprocess.Popen(
@@ -79,7 +81,9 @@ def main(root: Path, out: Path, results: Path) -> None:
                 for ending, size in SIZES.items():
                     tab = opened(chromium, scheme, size)
                     for picture in pictures(root):
-                        take(tab, address[0], picture, out / f"{picture.name}-{scheme}{ending}.png")
+                        if picture.name in only or not only:
+                            path = out / f"{picture.name}-{scheme}{ending}.png"
+                            take(tab, address[0], picture, path)
                     tab.close()
             chromium.close()
     finally:
@@ -106,9 +110,16 @@ def take(tab: Page, address: str, picture: Picture, path: Path) -> None:
         head.evaluate("head => head.scrollIntoView()")
     tab.wait_for_timeout(700)
     whole = Image.open(BytesIO(tab.screenshot())).convert("RGB")
-    whole.quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    # Few colours cover much of a page; the rare ones tell methods apart.
+    few = whole.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 if __name__ == "__main__":
-    folder, target, *more = map(Path, sys.argv[1:])
-    main(folder, target, more[0] if more else Path("benchmarks/results/papers"))
+    asked = argparse.ArgumentParser(description="The pictures of docs/images.")
+    asked.add_argument("runs", type=Path)
+    asked.add_argument("out", type=Path)
+    asked.add_argument("--results", type=Path, default=Path("benchmarks/results/papers"))
+    asked.add_argument("--only", nargs="*", default=[], help="names, such as demo sweep sites")
+    given = asked.parse_args()
+    main(given.runs, given.out, given.results, given.only)

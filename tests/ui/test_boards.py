@@ -78,9 +78,11 @@ def test_sites_follow_the_journal_of_the_server(tmp_path: Path) -> None:
     registry.note("enrolled", client=1, name="<b>Bonn\x1b", node="12")
     registry.note("refused", kind="train", client=1, node="12", reason="not finite")
     registry.note("lost", kind="fit", client=1, node="12", reason="no answer within 9 s")
+    registry.note("lost", kind="hello", client=-1, node="13", reason="no answer within 9 s")
     registry.note("gone", client=0, reason="node is offline")
     with asking(tmp_path, tmp_path / ".logs") as client:
         board = client.get("/api/federation", params={"run": "sites"}).json()
+        assert all(site["client"] >= 0 for site in board["sites"])
         ulm, bonn = board["sites"][:2]
         assert ulm["name"] == "Ulm" and ulm["state"] == "gone" and bonn["delivered"] == 1
         assert bonn["refused"] == 1 and bonn["last_note"] == "lost: no answer within 9 s"

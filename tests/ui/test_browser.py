@@ -13,6 +13,7 @@ pytest.importorskip("plotly", reason="the page needs plotly")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 
 from idiolect import report
+from idiolect.deploy.client_registry import ClientRegistry
 from tests.ui.pages import environment, going_run, served, small_run, some_runs, wait_until
 
 
@@ -53,6 +54,12 @@ def test_three_runs_are_compared(tab: Any, address: str) -> None:
     sync_api.expect(tab.locator("table.summary tbody tr")).to_have_count(3)
     tab.wait_for_selector(".plot .main-svg")
     assert tab.locator(".plot .main-svg").count() >= 3
+    names = "() => document.querySelector('.plot')._fullLayout.annotations.map((one) => one.text)"
+    tab.wait_for_function(f"({names})().length === 3")  # at the ends of their lines
+    assert {text.split("</span> ")[1] for text in tab.evaluate(names)} == {
+        "local", "fedavg", "fedper"
+    }  # fmt: skip
+    assert tab.locator(".plot").first.locator(".legend").count() == 0
 
 
 def test_the_slider_changes_the_matrix(tab: Any, address: str) -> None:
@@ -69,6 +76,49 @@ def test_the_slider_changes_the_matrix(tab: Any, address: str) -> None:
         "before => JSON.stringify(document.querySelector('#matrix-plot').data[0].z) !== before",
         arg=before,
     )
+
+
+def test_similar_clients_are_put_together(tab: Any, address: str) -> None:
+    tab.goto(f"{address}/#/report?run=fedavg-seed0")
+    tab.wait_for_selector("#matrix-plot .main-svg")
+    tab.locator("#matrix").get_by_role("checkbox").check()
+    tab.wait_for_function(
+        "String(document.querySelector('#matrix-plot').data[0].x[0]).startsWith('client')"
+    )
+
+
+def test_a_run_is_tagged_and_found_by_its_tag(tab: Any, address: str, folder: Path) -> None:
+    tab.goto(f"{address}/#/report?run=fedper-seed0")
+    tab.get_by_label("tags, with commas between").fill("<b>paper, mine")
+    tab.keyboard.press("Enter")
+    sync_api.expect(tab.locator("#link")).to_have_text("tags kept")
+    tab.goto(f"{address}/#/")
+    tab.get_by_role("button", name="runs tagged <b>paper").click()
+    sync_api.expect(rows(tab)).to_have_count(1)
+    assert (folder / "fedper-seed0/tags.json").exists() and tab.locator("main td b").count() == 0
+    (folder / "fedper-seed0/tags.json").unlink()
+
+
+def test_sites_are_followed_between_two_rounds(tab: Any, tmp_path: Path) -> None:
+    """What the server's journal says is shown without reload, also while no round ends."""
+    run = small_run(tmp_path / "sites")
+    (run / "flower").mkdir()
+    (run / "flower/terms.json").write_text("{}")
+    registry = ClientRegistry(run / "flower/journal.jsonl")
+    for client, name in enumerate(("Ulm", "Bonn", "<b>Kiel")):
+        registry.note("enrolled", client=client, name=name, node=str(client))
+    with served(tmp_path, tmp_path / ".logs") as (address, _):
+        tab.goto(f"{address}/#/sites")
+        tab.get_by_role("link", name="sites").click()
+        kiel = tab.locator("[data-site='2']")
+        kiel.locator(".state.here").wait_for()
+        assert "<b>Kiel" in kiel.inner_text() and "MB sent" in kiel.inner_text()
+        registry.note("gone", client=2, reason="node is offline")
+        kiel.locator(".state.gone").wait_for()
+        registry.note("enrolled", client=2, name="Kiel", node="7")
+        kiel.locator(".state.here").wait_for()
+        assert tab.locator("[aria-label=journal] tbody tr").count() == 5
+        leave(tab)
 
 
 def test_a_client_is_shown_over_the_rounds(tab: Any, address: str) -> None:

@@ -27,7 +27,7 @@ def test_a_site_is_killed_and_comes_back(tab: Any, tmp_path: Path) -> None:
         return int(told[1]) if told else 0
 
     with federation(tmp_path) as fed, served(tmp_path, tmp_path / ".logs") as (address, _):
-        begin(fed, "fedavg", 500, "--timeout", "8")
+        begin(fed, "fedavg", 500, "--timeout", "40")
         for client, name in enumerate(NAMES):
             fed.client(client, "--name", name)
         fed.wait("the run", (tmp_path / "run/config.yaml").exists)

@@ -82,6 +82,7 @@ function pointAt(place) {
 }
 
 const WIDE = 700; // pixels: a narrower plot has a legend above it instead of names at its lines
+const MARKS = { solid: "●", dash: "╌╌", dot: "┈┈", dashdot: "╌·", longdash: "──", longdashdot: "─·" };
 const NAME_SPACE = 15; // pixels from one name to the next
 
 const shortName = (name) => (name.length > 26 ? name.slice(0, 12) + "…" + name.slice(-13) : name);
@@ -99,7 +100,7 @@ function nameLines(place) {
   const annotations = ends.map(({ trace, y }) => ({
     xref: "paper", yref: "paper", x: 1, y, xanchor: "left",
     yanchor: "middle", xshift: 4, showarrow: false, align: "left",
-    text: `<span style="color:${trace.line.color}">●</span> ${shortName(trace.name)}`,
+    text: `<span style="color:${trace.line.color}">${MARKS[trace.line.dash] || "●"}</span> ${shortName(trace.name)}`,
   }));
   Plotly.relayout(place, { annotations });
 }
@@ -126,7 +127,7 @@ function draw(place) {
   const named = figure.named_lines && place.clientWidth >= WIDE ? namedLines(data) : [];
   if (named.length) {
     const longest = Math.max(...named.map((trace) => shortName(trace.name).length));
-    Object.assign(layout, { showlegend: false, margin: { ...layout.margin, r: 30 + 7.2 * longest } });
+    Object.assign(layout, { showlegend: false, margin: { ...layout.margin, r: 36 + 7.2 * longest } });
   }
   const first = !place.data;
   Plotly.react(place, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });

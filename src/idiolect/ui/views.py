@@ -113,7 +113,7 @@ def federation(path: Path) -> dict[str, Any]:
     for line in journal:
         what, client = one_line(line.get("what", "")), line.get("client")
         counts[what] += 1
-        if not isinstance(client, int):
+        if not isinstance(client, int) or client < 0:  # nobody known was asked
             continue
         site = sites.setdefault(client, _site(client))
         if what in HEARD:  # other lines say that nothing was heard

@@ -56,15 +56,6 @@ function listHead(body) {
     body));
 }
 
-function pages(total) {
-  const step = (by) => () => { list.offset += by; showRuns(); };
-  const last = Math.min(list.offset + 100, total);
-  return make("div", { class: "pages" },
-    make("button", { class: "button", type: "button", disabled: list.offset === 0, onclick: step(-100) }, "Earlier"),
-    make("span", {}, total ? `${list.offset + 1} to ${last} of ${total}` : "no run"),
-    make("button", { class: "button", type: "button", disabled: last >= total, onclick: step(100) }, "Later"));
-}
-
 async function showRuns() {
   const values = { ...list, down: list.down ? "1" : "0" };
   const found = await ask("/api/runs", values);
@@ -96,7 +87,7 @@ async function showRuns() {
     make("h1", {}, "Runs"),
     make("p", { class: "lead" }, `${found.total} in ${found.root}` + (found.truncated ? " (more are not listed)" : "")),
     make("div", { class: "bar" }, search, filter, compare),
-    listHead(body), pages(found.total));
+    listHead(body), pages(list.offset, found.total, (offset) => { list.offset = offset; showRuns().catch(fail); }));
   tellChosen();
   view = { kind: "runs", body };
 }

@@ -43,17 +43,25 @@ function clientTable(id, clients, metric) {
   const isShare = (name) => metric.share && name.includes(metric.name);
   const shown = (name, value) => (value === null ? "–" : isShare(name) ? percent(value) : String(value));
   const place = make("div", { class: "plot", hidden: true, id: "client-plot" });
-  const rows = clients.client.map((client, n) => make("tr", {}, ...names.map((name, column) =>
+  const row = (client, n) => make("tr", {}, ...names.map((name, column) =>
     column ? make("td", {}, shown(name, clients[name][n]))
       : make("th", { scope: "row" }, make("button", {
         class: "button", type: "button", "aria-label": "client " + client + " over rounds",
         onclick: () => oneClient(id, client, place).catch(fail),
-      }, String(client))))));
+      }, String(client)))));
+  const body = make("tbody", {});
+  const steps = make("div", {});
+  const show = (start) => {
+    const few = clients.client.slice(start, start + PAGE);
+    body.replaceChildren(...few.map((client, n) => row(client, start + n)));
+    steps.replaceChildren(...(clients.client.length > PAGE ? [pages(start, clients.client.length, show)] : []));
+  };
+  show(0);
   return make("section", {}, make("h2", {}, "Clients, last round"),
     make("p", { class: "note" }, "Press a client's number to see it over the rounds."), place,
     make("div", { class: "tall", tabindex: "0", role: "region", "aria-label": "clients" },
       make("table", {}, make("thead", {}, make("tr", {}, ...names.map((name) =>
-        make("th", { scope: "col" }, name.replaceAll("_", " ") + (isShare(name) ? ", %" : ""))))), make("tbody", {}, ...rows))));
+        make("th", { scope: "col" }, name.replaceAll("_", " ") + (isShare(name) ? ", %" : ""))))), body)), steps);
 }
 
 async function oneClient(id, client, place) {

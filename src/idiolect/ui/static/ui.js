@@ -62,6 +62,15 @@ function progressOf(run) {
   return make("span", {}, bar, " ", text);
 }
 
+const PAGE = 100; // rows of a table that are shown at once
+
+function pages(start, total, show) {
+  const last = Math.min(start + PAGE, total);
+  const step = (text, to, off) => make("button", { class: "button", type: "button", disabled: off, onclick: () => show(to) }, text);
+  return make("div", { class: "pages" }, step("Earlier", start - PAGE, start === 0),
+    make("span", {}, total ? `${start + 1} to ${last} of ${total}` : "none"), step("Later", start + PAGE, last >= total));
+}
+
 function fail(error) {
   content.replaceChildren(make("p", { class: "notice", role: "alert" }, String(error.message || error)));
 }
