@@ -13,6 +13,7 @@ httpx = pytest.importorskip("httpx")
 from idiolect.deploy.client_registry import ClientRegistry
 from idiolect.papers import recipe
 from idiolect.ui.recipe_board import RecipeBoard
+from idiolect.ui.site_board import SiteBoard
 from tests.ui.pages import asking, going_run, small_run, wait_until
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/papers"
@@ -66,6 +67,24 @@ def test_a_cell_whose_run_is_locked_is_running(one_recipe: None, tmp_path: Path)
         (card,) = board()
     assert card["cells"] == ["done", "done", "running", "missing", "nodata"]
     assert card["told"] == "2 done, 1 running, 1 missing, 1 without data"
+
+
+def test_what_sites_did_is_read_once(tmp_path: Path) -> None:
+    """However often somebody looks; and anew when the run was cut and resumed."""
+    run = small_run(tmp_path / "sites")
+    (run / "flower").mkdir()
+    registry = ClientRegistry(run / "flower/journal.jsonl")
+    registry.note("enrolled", client=0, name="Ulm", node="11")
+    board = SiteBoard(run)
+    first = board()
+    size = (run / "events.jsonl").stat().st_size
+    assert first["sites"][0]["delivered"] > 0 and board.rounds.bytes_read == size
+    assert board() == first and board.rounds.bytes_read == size
+    lines = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "events.jsonl").write_bytes(b"".join(lines[:2]))
+    cut = board()
+    assert cut["sites"][0]["name"] == "Ulm" and len(cut["journal"]) == 1
+    assert cut["sites"][0]["delivered"] < first["sites"][0]["delivered"]
 
 
 def test_sites_follow_the_journal_of_the_server(tmp_path: Path) -> None:

@@ -92,17 +92,7 @@ def views(found: Sequence[Run], squares: bool = True) -> tuple[str, list[dict[st
         ),
         page_tables.clients(sets, found),
         _splits(figures, sets),
-        _section(
-            figures,
-            "Unseen clients and validation",
-            "Mean over clients and seeds of the delivered model. Unseen clients took no part in "
-            "training; <code>best</code> is the round that is best on validation data.",
-            [
-                ("unseen clients", plots.unseen_over_rounds(sets)),
-                ("validation", plots.validation_over_rounds(sets)),
-            ],
-            missing="",
-        ),
+        _held_out(figures, sets),
         _section(
             figures,
             "Training loss",
@@ -171,8 +161,6 @@ def _section(
     missing: str = "Nothing was measured yet.",
 ) -> str:
     drawn = [(name, figure) for name, figure in tabs if figure is not None]
-    if not drawn and not missing:
-        return ""
     if not drawn:
         return f'<section><h2>{title}</h2><p class="note">{missing}</p></section>'
     chosen, places = [], []
@@ -202,6 +190,19 @@ def _measure(sets: Sequence[Group]) -> str:
     """What clients are judged by, as the first word of a heading."""
     names = list(dict.fromkeys(group.metric.name for group in sets))
     return "Accuracy" if names == ["accuracy"] else " / ".join(names)
+
+
+def _held_out(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
+    unseen, validation = plots.unseen_over_rounds(sets), plots.validation_over_rounds(sets)
+    if unseen is None and validation is None:
+        return ""
+    return _section(
+        figures,
+        "Unseen clients and validation",
+        "Mean over clients and seeds of the delivered model. Unseen clients took no part in "
+        "training; <code>best</code> is the round that is best on validation data.",
+        [("unseen clients", unseen), ("validation", validation)],
+    )
 
 
 def _splits(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:

@@ -1,6 +1,5 @@
-"""What the page shows of runs, as plain JSON: the report's views, one client, one matrix, sites."""
+"""What the page shows of runs, as plain JSON: the report's views, one client, one matrix."""
 
-from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +13,7 @@ from idiolect.report import page
 from idiolect.report.load import Run, load
 from idiolect.report.log_plots import fewer, similar_first, smaller
 from idiolect.simulation import metrics
-from idiolect.ui.event_tail import EventTail
 
-JOURNAL_SHOWN = 200  # newest lines
-HEARD = ("enrolled", "refused", "late")  # lines of the journal that a site was heard for
 RUNS_KEPT = 8  # in memory, the last ones asked for
 
 
@@ -103,81 +99,8 @@ def matrix(path: Path, name: str, round: int, ordered: bool = False) -> dict[str
     return found
 
 
-def federation(path: Path) -> dict[str, Any]:
-    """The sites of a deployed federation: who they are, when they last answered, what was refused
-    and why."""
-    _, journal = EventTail(path / "flower" / "journal.jsonl").fresh()
-    _, rounds = EventTail(path / "events.jsonl").fresh()
-    sites: dict[int, dict[str, Any]] = {}
-    counts: Counter[str] = Counter()
-    for line in journal:
-        what, client = one_line(line.get("what", "")), line.get("client")
-        counts[what] += 1
-        if not isinstance(client, int) or client < 0:  # nobody known was asked
-            continue
-        site = sites.setdefault(client, _site(client))
-        if what in HEARD:  # other lines say that nothing was heard
-            site["seen"] = _number(line.get("time"))
-        if what == "enrolled":
-            site |= {"name": one_line(line.get("name", "")), "state": "here", "last_note": ""}
-            continue
-        if what in ("gone", "lost"):
-            site["state"] = what
-        site["refused"] += what == "refused"
-        site["last_note"] = one_line(f"{what}: {line.get('reason', '')}")[:200]
-        site["noted"] = _number(line.get("time"))
-    for event in rounds:
-        _count_round(sites, event)
-    lines = [{k: one_line(v)[:300] for k, v in line.items()} for line in journal[-JOURNAL_SHOWN:]]
-    known = [sites[client] for client in sorted(sites)]
-    return {"sites": known, "counts": dict(counts), "journal": lines[::-1]}
-
-
-def _site(client: int) -> dict[str, Any]:
-    return {
-        "client": client,
-        "name": "",
-        "state": "unknown",
-        "seen": None,
-        "round": None,
-        "delivered": 0,
-        "bytes_up": 0.0,
-        "bytes_down": 0.0,
-        "staleness": None,
-        "refused": 0,
-        "last_note": "",
-        "noted": None,
-    }
-
-
-def _count_round(sites: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
-    arrived, staleness = event.get("arrived"), event.get("staleness")
-    if not isinstance(arrived, list) or not isinstance(staleness, list):
-        return
-    told = event.get("started")
-    started = [k for k in told if isinstance(k, int)] if isinstance(told, list) else []
-    when = _number(event.get("time")) or 0.0
-    # Every site gets and sends as much as any other of the round: messages have one form.
-    for client in started:
-        site = sites.setdefault(client, _site(client))
-        site["bytes_down"] += (_number(event.get("bytes_down")) or 0.0) / len(started)
-    for client, late in zip(arrived, staleness, strict=False):
-        if isinstance(client, int):
-            site = sites.setdefault(client, _site(client))
-            site["delivered"] += 1
-            site["bytes_up"] += (_number(event.get("bytes_up")) or 0.0) / len(arrived)
-            site |= {"round": event.get("round"), "staleness": late}
-            site["seen"] = max(site["seen"] or 0, when)
-            if when > (site["noted"] or 0):  # it is back since then
-                site |= {"state": "here", "last_note": ""}
-
-
 def _plain(values: np.ndarray) -> list[Any]:
     """Numbers as JSON has them: what is not finite is null."""
     if values.dtype.kind == "f":
         return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values.tolist()]
     return [v if isinstance(v, int) else one_line(v) for v in values.tolist()]
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and np.isfinite(value) else None

@@ -25,6 +25,7 @@ from idiolect.ui.access import LOOPBACK, Access, fresh_secret
 from idiolect.ui.plain_files import check_run
 from idiolect.ui.run_control import RunControl
 from idiolect.ui.run_index import RunEntry, RunIndex
+from idiolect.ui.site_board import SiteBoard
 
 PAGE_SIZE = 100
 LOOK_EVERY = 1.0  # seconds from one look at the folders to the next
@@ -60,6 +61,8 @@ class Page:
         self.key = fresh_secret()
         self.token, self.boards = token, boards
         self.index.refresh(force=True)
+        self.sites: dict[Path, SiteBoard] = {}
+        self._counting = threading.Lock()
         self._closing = threading.Event()
         threading.Thread(target=_prepare, daemon=True).start()
 
@@ -160,7 +163,14 @@ class Page:
         return AsciiJson(await run_in_threadpool(views.matrix, path, name, number, ordered))
 
     async def federation(self, request: Request) -> Response:
-        return AsciiJson(await run_in_threadpool(views.federation, self._run(request)))
+        path = self._run(request)
+        with self._counting:
+            board = self.sites.setdefault(path, SiteBoard(path))
+        return AsciiJson(await run_in_threadpool(self._board_of, board))
+
+    def _board_of(self, board: SiteBoard) -> dict[str, Any]:
+        with self._counting:  # two open pages must not take lines from each other
+            return board()
 
     async def recipes(self, request: Request) -> Response:
         made = await run_in_threadpool(self.boards) if self.boards else []

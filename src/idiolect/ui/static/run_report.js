@@ -105,10 +105,11 @@ function matrixSlider(id, matrices) {
     const names = found.clients.map((client) => "client " + client);
     const order = found.order || names.map((_, n) => n);
     const z = found.order ? order.map((row) => order.map((column) => found.values[row][column])) : found.values;
+    const square = found.size[0] === found.size[1];
     const axis = together.checked ? { type: "category", nticks: 10 } : {};
     const axes = together.checked ? order.map((n) => names[n]) : found.clients;
     figures[at] = {
-      data: [{ type: "heatmap", z, x: axes, y: axes, hoverongaps: false, colorscale: "$scale", colorbar: { thickness: 10, outlinewidth: 0 },
+      data: [{ type: "heatmap", z, x: square ? axes : undefined, y: axes, hoverongaps: false, colorscale: "$scale", colorbar: { thickness: 10, outlinewidth: 0 },
         hovertemplate: "row %{y}, column %{x}: %{z:.4g}<extra></extra>" }],
       layout: {
         xaxis: { title: { text: "client" }, ...axis },
