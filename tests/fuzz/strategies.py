@@ -243,6 +243,7 @@ def run_directories(draw: Draw) -> Case:
     spoilers: dict[str, Any] = {
         "config.yaml": None,
         "env.json": spoiled_json,
+        "split.json": spoiled_json,
         "events.jsonl": spoiled_lines,
         "clients.parquet": spoiled_table,
     }

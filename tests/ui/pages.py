@@ -28,6 +28,18 @@ class Squares(FakeSimulation):
         return done
 
 
+class Errors(FakeSimulation):
+    """Its clients are judged by rmse, of which less is better, in [0, 30]."""
+
+    def _done(self, started: list[int], loss: float) -> Any:
+        done = super()._done(started, loss)
+        done.clients = {
+            name.replace("accuracy", "rmse"): 30 * column if "accuracy" in name else column
+            for name, column in done.clients.items()
+        }
+        return done
+
+
 def some_runs(root: Path, methods: tuple[str, ...] = ("local", "fedavg", "fedper")) -> Path:
     for method in methods:
         config = resolved(method={"name": method}, rounds=4)
@@ -71,7 +83,12 @@ def served(root: Path, logs: Path, **more: Any) -> Iterator[tuple[str, Any]]:
 
     page = Page(root, logs, **more)
     config = uvicorn.Config(
-        page.app(), port=0, log_level="error", timeout_graceful_shutdown=1, lifespan="off"
+        page.app(),
+        port=0,
+        log_level="error",
+        ws="none",
+        timeout_graceful_shutdown=1,
+        lifespan="off",
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -13,6 +13,7 @@ httpx = pytest.importorskip("httpx")
 from idiolect.deploy.client_registry import ClientRegistry
 from idiolect.papers import recipe
 from idiolect.ui.recipe_board import RecipeBoard
+from idiolect.ui.site_board import SiteBoard
 from tests.ui.pages import asking, going_run, small_run, wait_until
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/papers"
@@ -68,6 +69,24 @@ def test_a_cell_whose_run_is_locked_is_running(one_recipe: None, tmp_path: Path)
     assert card["told"] == "2 done, 1 running, 1 missing, 1 without data"
 
 
+def test_what_sites_did_is_read_once(tmp_path: Path) -> None:
+    """However often somebody looks; and anew when the run was cut and resumed."""
+    run = small_run(tmp_path / "sites")
+    (run / "flower").mkdir()
+    registry = ClientRegistry(run / "flower/journal.jsonl")
+    registry.note("enrolled", client=0, name="Ulm", node="11")
+    board = SiteBoard(run)
+    first = board()
+    size = (run / "events.jsonl").stat().st_size
+    assert first["sites"][0]["delivered"] > 0 and board.rounds.bytes_read == size
+    assert board() == first and board.rounds.bytes_read == size
+    lines = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "events.jsonl").write_bytes(b"".join(lines[:2]))
+    cut = board()
+    assert cut["sites"][0]["name"] == "Ulm" and len(cut["journal"]) == 1
+    assert cut["sites"][0]["delivered"] < first["sites"][0]["delivered"]
+
+
 def test_sites_follow_the_journal_of_the_server(tmp_path: Path) -> None:
     """The lines are those the deploy room writes."""
     run = small_run(tmp_path / "sites")
@@ -77,12 +96,18 @@ def test_sites_follow_the_journal_of_the_server(tmp_path: Path) -> None:
     registry.note("enrolled", client=0, name="Ulm", node="11")
     registry.note("enrolled", client=1, name="<b>Bonn\x1b", node="12")
     registry.note("refused", kind="train", client=1, node="12", reason="not finite")
+    registry.note("lost", kind="fit", client=1, node="12", reason="no answer within 9 s")
+    registry.note("lost", kind="hello", client=-1, node="13", reason="no answer within 9 s")
     registry.note("gone", client=0, reason="node is offline")
     with asking(tmp_path, tmp_path / ".logs") as client:
         board = client.get("/api/federation", params={"run": "sites"}).json()
+        assert all(site["client"] >= 0 for site in board["sites"])
         ulm, bonn = board["sites"][:2]
         assert ulm["name"] == "Ulm" and ulm["state"] == "gone" and bonn["delivered"] == 1
-        assert bonn["refused"] == 1 and bonn["last_note"] == "refused: not finite"
+        assert bonn["refused"] == 1 and bonn["last_note"] == "lost: no answer within 9 s"
+        assert bonn["bytes_up"] == 100 and bonn["bytes_down"] == 200  # of its one round
+        journal = [json.loads(x) for x in (run / "flower/journal.jsonl").read_text().splitlines()]
+        assert ulm["seen"] == journal[0]["time"]  # what nobody heard is no sign of life
         assert bonn["name"] == "<b>Bonn\\x1b" and bonn["state"] == "here"
         registry.note("enrolled", client=0, name="Ulm", node="13")
         again = client.get("/api/federation", params={"run": "sites"}).json()

@@ -1,52 +1,20 @@
 """The live page in a real browser: what people see, press and hear; nothing leaves the machine."""
 
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 pytest.importorskip("starlette", reason="the page needs starlette: pip install 'idiolect[ui]'")
 pytest.importorskip("plotly", reason="the page needs plotly")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("no chromium is installed", allow_module_level=True)
 
 from idiolect import report
+from idiolect.deploy.client_registry import ClientRegistry
 from tests.ui.pages import environment, going_run, served, small_run, some_runs, wait_until
-
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with sync_api.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def tab(chromium: Any) -> Iterator[Any]:
-    """A tab that must log no error, and ask nobody but this machine."""
-    opened = chromium.new_page(viewport={"width": 1280, "height": 900})
-    opened.set_default_timeout(30_000)
-    said: list[str] = []
-    asked: list[str] = []
-    opened.on("console", lambda m: said.append(m.text) if m.type in ("error", "warning") else None)
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
-    opened.on("request", lambda request: asked.append(request.url))
-    yield opened
-    opened.close()
-    foreign = {urlsplit(url).hostname for url in asked if url.startswith(("http", "ws"))}
-    assert foreign <= {"127.0.0.1"}
-    assert not said
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +26,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served(folder, tmp_path_factory.mktemp("logs")) as (address, _):
         yield address
+
+
+def leave(tab: Any) -> None:
+    """Before its server ends: a page that is open asks for it again."""
+    tab.goto("about:blank")
 
 
 def rows(tab: Any) -> Any:
@@ -81,6 +54,12 @@ def test_three_runs_are_compared(tab: Any, address: str) -> None:
     sync_api.expect(tab.locator("table.summary tbody tr")).to_have_count(3)
     tab.wait_for_selector(".plot .main-svg")
     assert tab.locator(".plot .main-svg").count() >= 3
+    names = "() => document.querySelector('.plot')._fullLayout.annotations.map((one) => one.text)"
+    tab.wait_for_function(f"({names})().length === 3")  # at the ends of their lines
+    assert {text.split("</span> ")[1] for text in tab.evaluate(names)} == {
+        "local", "fedavg", "fedper"
+    }  # fmt: skip
+    assert tab.locator(".plot").first.locator(".legend").count() == 0
 
 
 def test_the_slider_changes_the_matrix(tab: Any, address: str) -> None:
@@ -97,6 +76,49 @@ def test_the_slider_changes_the_matrix(tab: Any, address: str) -> None:
         "before => JSON.stringify(document.querySelector('#matrix-plot').data[0].z) !== before",
         arg=before,
     )
+
+
+def test_similar_clients_are_put_together(tab: Any, address: str) -> None:
+    tab.goto(f"{address}/#/report?run=fedavg-seed0")
+    tab.wait_for_selector("#matrix-plot .main-svg")
+    tab.locator("#matrix").get_by_role("checkbox").check()
+    tab.wait_for_function(
+        "String(document.querySelector('#matrix-plot').data[0].x[0]).startsWith('client')"
+    )
+
+
+def test_a_run_is_tagged_and_found_by_its_tag(tab: Any, address: str, folder: Path) -> None:
+    tab.goto(f"{address}/#/report?run=fedper-seed0")
+    tab.get_by_label("tags, with commas between").fill("<b>paper, mine")
+    tab.keyboard.press("Enter")
+    sync_api.expect(tab.locator("#link")).to_have_text("tags kept")
+    tab.goto(f"{address}/#/")
+    tab.get_by_role("button", name="runs tagged <b>paper").click()
+    sync_api.expect(rows(tab)).to_have_count(1)
+    assert (folder / "fedper-seed0/tags.json").exists() and tab.locator("main td b").count() == 0
+    (folder / "fedper-seed0/tags.json").unlink()
+
+
+def test_sites_are_followed_between_two_rounds(tab: Any, tmp_path: Path) -> None:
+    """What the server's journal says is shown without reload, also while no round ends."""
+    run = small_run(tmp_path / "sites")
+    (run / "flower").mkdir()
+    (run / "flower/terms.json").write_text("{}")
+    registry = ClientRegistry(run / "flower/journal.jsonl")
+    for client, name in enumerate(("Ulm", "Bonn", "<b>Kiel")):
+        registry.note("enrolled", client=client, name=name, node=str(client))
+    with served(tmp_path, tmp_path / ".logs") as (address, _):
+        tab.goto(f"{address}/#/sites")
+        tab.get_by_role("link", name="sites").click()
+        kiel = tab.locator("[data-site='2']")
+        kiel.locator(".state.here").wait_for()
+        assert "<b>Kiel" in kiel.inner_text() and "MB sent" in kiel.inner_text()
+        registry.note("gone", client=2, reason="node is offline")
+        kiel.locator(".state.gone").wait_for()
+        registry.note("enrolled", client=2, name="Kiel", node="7")
+        kiel.locator(".state.here").wait_for()
+        assert tab.locator("[aria-label=journal] tbody tr").count() == 5
+        leave(tab)
 
 
 def test_a_client_is_shown_over_the_rounds(tab: Any, address: str) -> None:
@@ -152,6 +174,7 @@ def test_a_going_run_is_followed_without_reload(tab: Any, tmp_path: Path) -> Non
         value = float(bar.get_attribute("value"))
         wait_until(lambda: float(bar.get_attribute("value")) > value)
         assert tab.evaluate("window.same")
+        leave(tab)
 
 
 def test_stop_and_resume_by_button(
@@ -172,6 +195,7 @@ def test_stop_and_resume_by_button(
             assert going.wait(30) == 130
         tab.get_by_role("button", name="Continue").click()
         tab.locator("#runs .state.finished").wait_for()
+        leave(tab)
     assert (tmp_path / "run/summary.json").exists()
 
 
@@ -196,6 +220,7 @@ def test_hostile_and_half_written_runs_do_no_harm(tab: Any, tmp_path: Path) -> N
         assert tab.locator("main img, main script").count() == 0
         tab.goto(f"{address}/#/report?run=begun")
         tab.locator("table.summary").wait_for()
+        leave(tab)
 
 
 def test_the_report_as_a_file(tab: Any, folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ import pytest
 pytest.importorskip("starlette", reason="the page needs starlette: pip install 'idiolect[ui]'")
 httpx = pytest.importorskip("httpx")
 
+from idiolect.runs.execute import execute
+from idiolect.ui import run_index
 from idiolect.ui.web import Page
-from tests.ui.pages import asking, going_run, served, small_run, some_runs, wait_until
+from tests.runs.fake_simulation import resolved
+from tests.ui.pages import Errors, asking, going_run, served, small_run, some_runs, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +75,10 @@ def test_a_report_of_one_and_of_several_runs(browser: Any) -> None:
 def test_one_client_over_the_rounds(browser: Any) -> None:
     asked = {"run": "fedavg-seed0", "client": "2"}
     found = browser.get("/api/client", params=asked).json()
-    assert found["round"] == [0, 1, 2, 3, 4] and len(found["accuracy_before"]) == 5
-    assert found["accuracy_after"][0] is None
+    assert found["metric"] == {"name": "accuracy", "share": True}
+    rounds = found["rounds"]
+    assert rounds["round"] == [0, 1, 2, 3, 4] and len(rounds["accuracy_before"]) == 5
+    assert rounds["accuracy_after"][0] is None
     for wrong in ("99", "-1", "x", ""):
         answer = browser.get("/api/client", params={**asked, "client": wrong})
         assert answer.status_code == 400 and "client" in answer.json()["error"]
@@ -83,6 +88,9 @@ def test_one_matrix_of_one_round(browser: Any) -> None:
     asked = {"run": "fedavg-seed0", "name": "similarity", "round": "3"}
     found = browser.get("/api/matrix", params=asked).json()
     assert found["size"] == [6, 6] and len(found["values"]) == 6
+    assert found["clients"] == list(range(6)) and "order" not in found
+    ordered = browser.get("/api/matrix", params={**asked, "order": "1"}).json()
+    assert sorted(ordered["order"]) == list(range(6))
     earlier = browser.get("/api/matrix", params={**asked, "round": "1"}).json()
     assert earlier["values"] != found["values"]
     for wrong in ({"round": "9"}, {"name": "<b>"}, {"round": "1e3"}):
@@ -172,3 +180,72 @@ def test_a_run_is_read_again_only_when_it_changed(
         file.write(b"{")
     views.one_client(run, 0)
     assert len(read) == 3
+
+
+def test_tags_are_kept_searched_and_told_to_every_page(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        small_run(tmp_path / name)
+    with served(tmp_path, tmp_path / ".logs") as (address, page):
+
+        def tag(text: str, run: str = "one") -> Any:
+            asked = {"run": run, "tags": text}
+            key = {"x-idiolect": page.key}
+            return httpx.post(f"{address}/api/tags", params=asked, headers=key)
+
+        def ids(query: str) -> list[str]:
+            found = httpx.get(f"{address}/api/runs", params={"query": query}).json()["runs"]
+            return [run["id"] for run in found]
+
+        assert sorted(ids("")) == ["one", "two"]
+        version = page.index.version
+        assert tag(" paper, first  try,paper,,").json() == {"tags": ["paper", "first-try"]}
+        assert page.index.changes(version)[1] == ["one"]
+        assert ids("tag:paper") == ["one"] == ids("first-try") and ids("tag:pap") == []
+        assert json.loads((tmp_path / "one/tags.json").read_text()) == ["paper", "first-try"]
+        assert (
+            tag("x" * 50).status_code == 400 and tag(",".join("abcdefghijklmnopqrstuvw")).is_error
+        )
+        assert tag("y", "three").status_code == 400
+        refused = httpx.post(f"{address}/api/tags", params={"run": "one", "tags": "z"})
+        assert refused.status_code == 403 and ids("tag:paper") == ["one"]
+    fresh = Page(tmp_path, tmp_path / ".logs")
+    fresh.index.read_some()
+    assert fresh.index.entries["one"].tags == ["paper", "first-try"]
+    (tmp_path / "two/tags.json").write_text('["<b>\\u001b", 3]')
+    (tmp_path / "one/tags.json").write_text("{" * 99)
+    other = Page(tmp_path, tmp_path / ".logs")
+    other.index.read_some()
+    assert [other.index.entries[name].tags for name in ("one", "two")] == [[], ["<b>\\x1b"]]
+
+
+def test_other_metrics_are_told_by_name_while_a_run_goes_and_after(tmp_path: Path) -> None:
+    config = resolved(rounds=3)
+    execute(config, tmp_path / "run", build=lambda c: Errors(c["rounds"]))
+    with asking(tmp_path, tmp_path / ".logs") as browser:
+        for _ in range(2):  # finished, then as if it were not
+            (run,) = browser.get("/api/runs").json()["runs"]
+            assert run["metric"] == "rmse" and not run["share"] and run["accuracy"] > 1
+            (tmp_path / "run/summary.json").unlink(missing_ok=True)
+            wait_until(lambda: browser.get("/api/runs").json()["runs"][0]["state"] == "stopped")
+        found = browser.get("/api/client", params={"run": "run", "client": "1"}).json()
+        assert found["metric"] == {"name": "rmse", "share": False}
+        assert len(found["rounds"]["rmse_before"]) == 4
+
+
+def test_only_the_runs_of_a_page_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of ten thousand runs is listed as fast as its hundred newest are read."""
+    run = small_run(tmp_path / "runs/first")
+    for number in range(300):
+        place = tmp_path / f"runs/run{number}"
+        place.mkdir()
+        for name in ("config.yaml", "summary.json"):
+            (place / name).write_bytes((run / name).read_bytes())
+    read: list[Path] = []
+    real = run_index.read_config
+    monkeypatch.setattr(run_index, "read_config", lambda path: read.append(path) or real(path))
+    page = Page(tmp_path / "runs", tmp_path / ".logs")
+    assert page._listed({})["total"] == 301 and len(read) == 100
+    page._listed({})
+    assert len(read) == 100
+    page._listed({"offset": "100"})
+    assert len(read) == 200

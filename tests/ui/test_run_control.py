@@ -1,6 +1,7 @@
 """Ending and continuing real runs from the page; the result is that of an uninterrupted run."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +12,27 @@ import pytest
 pytest.importorskip("starlette", reason="the page needs starlette: pip install 'idiolect[ui]'")
 httpx = pytest.importorskip("httpx")
 
+import torch
 from safetensors.torch import load_file
 
+from idiolect.runs import config as settings
+from idiolect.runs import execute as runs
 from tests.ui.pages import environment, served, small_run, wait_until
 
-RUN = ["run", "fedavg", "--rounds", "60", "--clients", "4", "--checkpoint-every", "50"]
-RUN += ["--set", "method.epochs=1", "--set", "split.name=iid", "--device", "cpu"]
+OPTIONS = {"rounds": 60, "checkpoint_every": 50, "device": "cpu", "method": {"name": "fedavg"}}
+SETS = ["method.epochs=1", "split.name=iid", "split.clients=4"]
 
 
-def start(out: Path) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "idiolect", *RUN, "--out", str(out)]
+def start(out: Path) -> subprocess.Popen[str]:
+    """`idiolect run … --ui`."""
+    words = ["run", "fedavg", "--rounds", "60", "--checkpoint-every", "50", "--device", "cpu"]
+    words += [word for item in SETS for word in ("--set", item)]
     return subprocess.Popen(
-        words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "idiolect", *words, "--out", str(out), "--ui"],
+        env=environment(BROWSER="true"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -33,45 +43,63 @@ def numbers(run: Path) -> list[Any]:
     return [{key: v for key, v in event.items() if key not in timed} for event in events]
 
 
-def test_a_stopped_and_continued_run_is_bit_for_bit_the_uninterrupted_one(
+def test_a_run_stopped_on_its_page_and_continued_is_bit_for_bit_the_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The page that `--ui` opens beside a run ends it; another page continues it."""
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     stopped, whole = tmp_path / "runs/stopped", tmp_path / "whole"
-    stopped.parent.mkdir()
+    going = start(stopped)
+    try:
+        assert going.stderr is not None
+        line = going.stderr.readline()
+        assert line.startswith("page: http://127.0.0.1:")
+        address = line.split()[1].split("#")[0]
+        key = re.search(r'name="idiolect-key" content="([^"]+)"', httpx.get(address).text)
+        assert key is not None
+        wait_until(lambda: state(address) == "running")
+        assert ask(address, "resume", key[1]).status_code == 400  # it is running
+        assert ask(address, "stop", key[1]).json() == {"done": True}
+        going.communicate(timeout=60)
+        assert going.returncode == 130
+    finally:
+        going.kill()
+        going.wait()
+    assert not (stopped / "summary.json").exists() and not (stopped / ".stop").exists()
+    assert 2 < len(numbers(stopped)) < 61
     with served(tmp_path / "runs", tmp_path / "logs") as (address, page):
-
-        def state() -> str:
-            found = httpx.get(f"{address}/api/runs").json()["runs"]
-            return next((run["state"] for run in found if run["round"] > 2), "")
-
-        def ask(what: str) -> Any:
-            key = {"x-idiolect": page.key}
-            return httpx.post(f"{address}/api/{what}?run=stopped", headers=key, timeout=30)
-
-        first = start(stopped)
-        try:
-            wait_until(lambda: state() == "running")
-            assert ask("resume").status_code == 400  # it is running
-            assert ask("stop").json() == {"done": True}
-            assert first.wait(60) == 130
-        finally:
-            first.kill()
-            first.wait()
-        assert not (stopped / "summary.json").exists() and not (stopped / ".stop").exists()
-        assert 2 < len(numbers(stopped)) < 61
-        wait_until(lambda: state() == "stopped")
-        assert ask("resume").json() == {"done": True}
-        assert start(whole).wait(120) == 0
+        wait_until(lambda: state(address) == "stopped")
+        assert ask(address, "resume", page.key).json() == {"done": True}
+        uninterrupted(whole)
         wait_until((stopped / "summary.json").exists, 120)
-        wait_until(lambda: state() == "finished")
+        wait_until(lambda: state(address) == "finished")
     assert numbers(stopped) == numbers(whole)
     last = "checkpoint/round_000060.safetensors"
     ours, theirs = load_file(stopped / last), load_file(whole / last)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         assert value.numpy().tobytes() == theirs[name].numpy().tobytes(), name
+
+
+def state(address: str) -> str:
+    found = httpx.get(f"{address.rstrip('/')}/api/runs", timeout=30).json()["runs"]
+    return next((run["state"] for run in found if run["round"] > 2), "")
+
+
+def ask(address: str, what: str, key: str) -> Any:
+    path = f"{address.rstrip('/')}/api/{what}?run=stopped"
+    return httpx.post(path, headers={"x-idiolect": key}, timeout=30)
+
+
+def uninterrupted(out: Path) -> None:
+    """The same run, in this process and with as many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        runs.execute(settings.resolve(None, OPTIONS, SETS), out)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_run_that_cannot_be_continued_says_why(
@@ -96,31 +124,3 @@ def test_a_run_that_cannot_be_continued_says_why(
 
         assert "checkpoint" in wait_until(problem)
     assert not (tmp_path / "harmed").exists()
-
-
-def test_a_run_opens_the_page_beside_it(tmp_path: Path) -> None:
-    words = [*RUN, "--out", str(tmp_path / "runs/mine"), "--ui"]
-    words[words.index("60")] = "40"
-    going = subprocess.Popen(
-        [sys.executable, "-m", "idiolect", *words],
-        env=environment(BROWSER="true"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert going.stderr is not None
-        line = going.stderr.readline()
-        assert line.startswith("page: http://127.0.0.1:")
-        address = line.split()[1].split("#")[0]
-
-        def round_of_it() -> int:
-            found = httpx.get(f"{address}api/runs").json()["runs"]
-            return found[0]["round"] if found and found[0]["state"] == "running" else 0
-
-        wait_until(round_of_it)
-        going.communicate(timeout=120)
-        assert going.returncode == 0 and (tmp_path / "runs/mine/summary.json").exists()
-    finally:
-        going.kill()
-        going.wait()

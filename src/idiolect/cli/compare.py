@@ -24,6 +24,7 @@ from idiolect.errors import UserError
 if TYPE_CHECKING:
     from idiolect.runs.compare import Plan
     from idiolect.runs.execute import Builder
+    from idiolect.runs.tuning import Trial
 
 DEMO_METHODS = ("local", "fedavg", "fedper", "feddwa", "pflego", "fedas")
 DEMO_ROUNDS = 30
@@ -145,9 +146,23 @@ def _tuned(plan: "list[Plan]", place: Path, build: "Builder") -> "list[Plan]":
         return plan
     for name, trials in tuned.items():
         best = trials[0]
-        shown = "–" if best.validation is None else f"{100 * best.validation:.1f} %"
+        shown = _validation_score(best)
         progress.note(f"{name}: {best.told} of {len(trials)} trials, {shown} on validation samples")
     return tuning.keep_chosen(tuned, place)
+
+
+def _validation_score(trial: "Trial") -> str:
+    """With the metric's name where it is not accuracy."""
+    from idiolect.core.task import metric_named
+    from idiolect.report.tables import score
+    from idiolect.runs.directory import read_summary
+
+    about = read_summary(trial.plans[0].out).get("metric", {})
+    metric = metric_named(about.get("name", "accuracy"))
+    if trial.validation is None:
+        return "–"
+    told = score(metric.sign * trial.validation, metric.share)
+    return f"{told} %" if metric.share else f"{metric.name} {told}"
 
 
 def _run(

@@ -19,11 +19,17 @@ OPTIONS_FROM = 120  # columns: a narrower window has no room for the options of 
 
 
 def print_table(found: "Sequence[Run]") -> None:
-    """The comparison table of these runs."""
+    """The comparison table of these runs, and what it says."""
+    from rich.text import Text
+
     from idiolect import report as reports
+    from idiolect.report.groups import groups
+    from idiolect.report.verdict import verdict
 
     table = reports.rows(found)
     print_view(reports.terminal(table, console().width))
+    if len(table) > 1:
+        print_view(Text(verdict(groups(found), found)))
     if len(table) > 1 and all(row["gain"] is None for row in table):
         print("no gain column: add `local` to see what clients win over training alone")
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,12 +42,15 @@ class Told(Progress):
             self.out.write(json.dumps({"event": event, **what}) + "\n")
             self.out.flush()
 
-    def start(self, label: str, done: int, total: int, sent: int = 0) -> None:
+    def start(
+        self, label: str, done: int, total: int, sent: int = 0, members: Sequence[str] = ()
+    ) -> None:
         self.total = total
         self.tell("round", round=done, rounds=total)
 
-    def update(self, event: Mapping[str, Any]) -> None:
-        self.tell("round", round=event["round"], rounds=self.total)
+    def update(self, event: Mapping[str, Any], member: int = 0) -> None:
+        if member == 0:
+            self.tell("round", round=event["round"], rounds=self.total)
 
     def note(self, line: str) -> None:
         self.tell("note", line=line)

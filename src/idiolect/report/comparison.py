@@ -10,9 +10,10 @@ from torch import nn
 from idiolect import methods as registry
 from idiolect.core import files
 from idiolect.core.method import Method
+from idiolect.core.task import metric_named
 from idiolect.data import Federation
 from idiolect.report.load import Run, load
-from idiolect.report.tables import Row, markdown, rows
+from idiolect.report.tables import Row, markdown, rows, score
 from idiolect.runs.fair_work import LOCAL_WORK, shared_work
 from idiolect.runs.from_python import simulate
 
@@ -39,7 +40,7 @@ class Compared:
         return path
 
     def __repr__(self) -> str:
-        told = [f"{row['method']} {_percent(row['accuracy'])}" for row in self.rows]
+        told = [f"{row['method']} {_score(row)}" for row in self.rows]
         return f"Compared({len(self.runs)} runs: {', '.join(told)})"
 
     def _repr_markdown_(self) -> str:
@@ -87,5 +88,7 @@ def _method(given: Given, work: Mapping[str, Any], as_published: bool) -> Method
     return registry.build(section)
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+def _score(row: Row) -> str:
+    metric = metric_named(row.get("metric", "accuracy"))
+    told = score(row["accuracy"], metric.share)
+    return f"{told} %" if metric.share else f"{metric.name} {told}"

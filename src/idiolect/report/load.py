@@ -14,10 +14,11 @@ import torch
 
 from idiolect.core.text import shortened
 from idiolect.errors import UserError
-from idiolect.runs import run_files
+from idiolect.runs import class_counts, run_files
 from idiolect.runs.directory import read_config, read_events
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.recorder import summarise
+from idiolect.simulation import metrics
 
 LARGEST_JOURNAL = 16 << 20  # bytes
 
@@ -37,9 +38,10 @@ class Run:
     def __repr__(self) -> str:
         """One line; the table has a row per client and round."""
         last = self.summary["accuracy"]["last"]["mean"]
-        told = "–" if last is None else f"{100 * last:.1f} %"
+        metric = metrics.metric_of(self.table)
+        told = "–" if last is None else f"{100 * last:.1f} %" if metric.share else f"{last:.4g}"
         rounds = f"{self.summary['rounds']} rounds" + ("" if self.finished else ", unfinished")
-        return f"Run({str(self.path)!r}, {self.method}, {rounds}, accuracy {told})"
+        return f"Run({str(self.path)!r}, {self.method}, {rounds}, {metric.name} {told})"
 
     @property
     def method(self) -> str:
@@ -67,6 +69,11 @@ class Run:
                 if isinstance(told, str) and isinstance(about.get("client"), int):
                     found[about["client"]] = shortened(told, 60)
         return found
+
+    @cached_property
+    def class_counts(self) -> dict[str, Any] | None:
+        """Training samples of every client and class, where the run recorded them."""
+        return class_counts.read(self.path)
 
     @cached_property
     def matrices(self) -> dict[str, dict[int, torch.Tensor]]:

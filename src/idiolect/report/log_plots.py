@@ -5,16 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.text import shortened
 from idiolect.report.load import Run
-from idiolect.report.plots import Figure
+from idiolect.report.plots import Figure, plain
 
 LARGEST_MATRIX = 200  # cells a side; larger ones are averaged down
+NAMED_TICKS = 20  # classes whose names stand below the picture of a split
 MOST_CELLS = 120_000  # numbers of one log in a page: they decide how many rounds its slider has
 
 
-def matrix(values: Mapping[int, Any]) -> tuple[Figure, str] | None:
+def matrix(values: Mapping[int, Any], run: Run | None = None) -> tuple[Figure, str] | None:
     """What a method logged under one name: squares with a slider over rounds, a vector as one
-    picture over all rounds. Clients that were absent are blank."""
+    picture over all rounds, with the late arrivals of `run` marked. Absent clients are blank."""
     numbers = sorted(values)
     arrays = {number: values[number].double().numpy() for number in numbers}
     last = arrays[numbers[-1]]
@@ -30,7 +32,50 @@ def matrix(values: Mapping[int, Any]) -> tuple[Figure, str] | None:
         line |= {"line": {"color": "$0", "width": 2}, "name": "", "hovertemplate": "%{y:.4g}"}
         layout: Figure = {"xaxis": {"title": {"text": "round"}}, "hovermode": "x unified"}
         return {"data": [line], "layout": layout}, told
-    return heat_map(rows, same, range(last.size), "round"), f"{told}; one row per client"
+    figure = heat_map(rows, same, range(last.size), "round")
+    told += "; one row per client"
+    if late := _late(run, figure["data"][0]) if run is not None else None:
+        figure["data"].append(late)
+        told += "; × arrived late"
+    return figure, told
+
+
+def _late(run: Run, heat: Figure) -> Figure | None:
+    """A mark on the cell of every client and round whose work arrived late."""
+    table = run.table
+    late = table["staleness"] > 0 if "staleness" in table else np.zeros(0, bool)
+    if not late.any():
+        return None
+    # A cell that stands for several clients or rounds carries the mark of any of them.
+    cells = [
+        np.asarray(heat[axis])[np.searchsorted(heat[axis], table[of][late], "right") - 1]
+        for axis, of in (("x", "round"), ("y", "client"))
+    ]
+    places = np.unique(np.stack(cells), axis=1)
+    line = {"color": "$1", "width": 1.5}
+    marks: Figure = {"type": "scatter", "mode": "markers", "showlegend": False, "hoverinfo": "skip"}
+    marks["marker"] = {"symbol": "x-thin", "size": 6, "line": line}
+    return marks | {"x": places[0].tolist(), "y": places[1].tolist()}
+
+
+def split(run: Run) -> tuple[Figure, str] | None:
+    """Training samples, client by class; nothing where the run did not record them."""
+    about = run.class_counts
+    if about is None or not about["clients"] or not about["classes"]:
+        return None
+    size = f"{about['clients']} clients, {about['classes']} classes"
+    if about.get("counts") is None:
+        return {}, f"{size}: too many, so they were not recorded"
+    cells = np.array(about["counts"], float)
+    figure = heat_map(cells, range(about["classes"]), range(about["clients"]), "class")
+    heat = figure["data"][0]
+    unit = "training samples" + (", mean" if max(cells.shape) > LARGEST_MATRIX else "")
+    heat["hovertemplate"] = f"client %{{y}}, class %{{x}}: %{{z:.4g}} {unit}<extra></extra>"
+    names = [plain(shortened(name, 40)) for name in about.get("class_names", ())]
+    if len(names) == about["classes"] <= NAMED_TICKS:
+        # As ticks, not as values: two classes may have one name.
+        figure["layout"]["xaxis"] |= {"tickvals": list(range(len(names))), "ticktext": names}
+    return figure, size
 
 
 def staleness(run: Run) -> Figure | None:
@@ -84,8 +129,8 @@ def heat_map(cells: np.ndarray, columns: Sequence[int], rows: Sequence[int], acr
     data = {
         "type": "heatmap",
         "z": [rounded(row) for row in smaller(cells)],
-        "x": _fewer(columns),
-        "y": _fewer(rows),
+        "x": fewer(columns),
+        "y": fewer(rows),
         "colorscale": "$scale",
         "colorbar": {"thickness": 10, "outlinewidth": 0},
         "hoverongaps": False,
@@ -106,7 +151,7 @@ def smaller(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _fewer(labels: Sequence[int]) -> list[int]:
+def fewer(labels: Sequence[int]) -> list[int]:
     """The first of the labels that `smaller` put together."""
     if len(labels) <= LARGEST_MATRIX:
         return [int(label) for label in labels]

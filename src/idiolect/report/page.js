@@ -81,6 +81,30 @@ function pointAt(place) {
   });
 }
 
+const WIDE = 700; // pixels: a narrower plot has a legend above it instead of names at its lines
+const MARKS = { solid: "●", dash: "╌╌", dot: "┈┈", dashdot: "╌·", longdash: "──", longdashdot: "─·" };
+const NAME_SPACE = 15; // pixels from one name to the next
+
+const shortName = (name) => (name.length > 26 ? name.slice(0, 12) + "…" + name.slice(-13) : name);
+const namedLines = (data) => data.filter((trace) => trace.showlegend && trace.line && trace.y.length);
+
+function nameLines(place) {
+  // A name at the end of every coloured line, moved apart where lines end close to each other.
+  const { range, _length: height } = place._fullLayout.yaxis;
+  const above = (y) => Math.min(1, Math.max(0, (y - range[0]) / (range[1] - range[0] || 1)));
+  const ends = namedLines(place.data).map((trace) => ({ trace, y: above(trace.y[trace.y.length - 1]) }));
+  ends.sort((one, other) => one.y - other.y);
+  const gap = NAME_SPACE / height;
+  ends.forEach((end, n) => { if (n) end.y = Math.max(end.y, ends[n - 1].y + gap); });
+  ends.reverse().forEach((end, n) => { end.y = Math.min(end.y, n ? ends[n - 1].y - gap : 1); });
+  const annotations = ends.map(({ trace, y }) => ({
+    xref: "paper", yref: "paper", x: 1, y, xanchor: "left",
+    yanchor: "middle", xshift: 4, showarrow: false, align: "left",
+    text: `<span style="color:${trace.line.color}">${MARKS[trace.line.dash] || "●"}</span> ${shortName(trace.name)}`,
+  }));
+  Plotly.relayout(place, { annotations });
+}
+
 function draw(place) {
   const figure = inOrder(place, figures[place.dataset.figure]);
   const data = shownTraces(place, figure);
@@ -100,10 +124,21 @@ function draw(place) {
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hoverlabel: { bgcolor: css("--card"), bordercolor: css("--rule"), font: { color: css("--ink") } },
   };
+  const named = figure.named_lines && place.clientWidth >= WIDE ? namedLines(data) : [];
+  if (named.length) {
+    const longest = Math.max(...named.map((trace) => shortName(trace.name).length));
+    Object.assign(layout, { showlegend: false, margin: { ...layout.margin, r: 36 + 7.2 * longest } });
+  }
   const first = !place.data;
   Plotly.react(place, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
   place.widths = data.map((trace) => (trace.line || {}).width);
-  if (first) pointAt(place);
+  if (named.length) nameLines(place);
+  if (!first) return;
+  pointAt(place);
+  place.on("plotly_relayout", (changes) => {
+    const moved = Object.keys(changes).some((key) => key.startsWith("yaxis") || key === "autosize");
+    if (moved && place._fullLayout.annotations.length) nameLines(place);
+  });
 }
 
 function sortBy(head, down) {
@@ -171,4 +206,20 @@ function showFigures(root, drawn) {
 
 dark.addEventListener("change", drawAll);
 const embedded = document.getElementById("figures");
-if (embedded) showFigures(document, JSON.parse(embedded.textContent));
+if (embedded && !window.DecompressionStream) {
+  document.querySelectorAll(".plot").forEach((place) => {
+    place.replaceWith("The figures need a browser of 2023 or later.");
+  });
+} else if (embedded) {
+  // The plotting library lies in the page compressed; as a script with the text it then has, the
+  // page's policy knows it.
+  const packed = document.getElementById("plotly").textContent;
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  new Response(plain).text().then((text) => {
+    const script = document.createElement("script");
+    script.textContent = text;
+    document.head.append(script);
+    showFigures(document, JSON.parse(embedded.textContent));
+  });
+}

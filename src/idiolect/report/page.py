@@ -1,10 +1,12 @@
 """One self-contained HTML page: tables, figures and settings, readable without a network."""
 
+import gzip
 import json
 import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from string import Template
@@ -13,12 +15,14 @@ from typing import Any
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.report import log_plots, page_tables, plots
+from idiolect.report.groups import COLOURS, FADED, Group, groups
 from idiolect.report.load import Run
 from idiolect.report.page_tables import escape
-from idiolect.report.tables import COLOURS, FADED, Group, groups, rows
+from idiolect.report.tables import rows
 from idiolect.report.verdict import verdict
 
 TITLED = 4  # methods named in the title
+SPLITS_SHOWN = 4  # of runs with different data or split
 MATRICES_SHOWN = 4  # per method; the rest is in matrices.safetensors
 
 
@@ -33,7 +37,7 @@ def page(found: Sequence[Run], title: str | None = None) -> str:
         policy=_policy(scripts=(plotly, script), style=style),
         style=style,
         body=f"<h1>{escape(title)}</h1>\n{body}",
-        plotly=plotly,
+        plotly=b64encode(packed_plotly()).decode(),
         figures=_inert(figures),
         script=script,
     )
@@ -64,7 +68,7 @@ def views(found: Sequence[Run], squares: bool = True) -> tuple[str, list[dict[st
         page_tables.summary(rows(found), sets),
         _section(
             figures,
-            "Accuracy over rounds, traffic and time",
+            f"{_measure(sets)} over rounds, traffic and time",
             "Mean over clients and seeds. Delivered: the model a round delivers. After: the one a "
             "client holds after its own training. Methods that send nothing are level lines."
             + grey,
@@ -87,6 +91,8 @@ def views(found: Sequence[Run], squares: bool = True) -> tuple[str, list[dict[st
             missing="No <code>local</code> run on the same clients is in this report.",
         ),
         page_tables.clients(sets, found),
+        _splits(figures, sets),
+        _held_out(figures, sets),
         _section(
             figures,
             "Training loss",
@@ -137,6 +143,12 @@ def plotly_script() -> str:
     return script.replace("</script", "<\\/script")
 
 
+@lru_cache(maxsize=1)
+def packed_plotly() -> bytes:
+    """The same, a third of its size."""
+    return gzip.compress(plotly_script().encode(), mtime=0)
+
+
 def _text(name: str) -> str:
     return files("idiolect.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -174,13 +186,48 @@ def _section(
     )
 
 
+def _measure(sets: Sequence[Group]) -> str:
+    """What clients are judged by, as the first word of a heading."""
+    names = list(dict.fromkeys(group.metric.name for group in sets))
+    return "Accuracy" if names == ["accuracy"] else " / ".join(names)
+
+
+def _held_out(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
+    unseen, validation = plots.unseen_over_rounds(sets), plots.validation_over_rounds(sets)
+    if unseen is None and validation is None:
+        return ""
+    return _section(
+        figures,
+        "Unseen clients and validation",
+        "Mean over clients and seeds of the delivered model. Unseen clients took no part in "
+        "training; <code>best</code> is the round that is best on validation data.",
+        [("unseen clients", unseen), ("validation", validation)],
+    )
+
+
+def _splits(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
+    """Which classes the clients hold, once for every split; of several seeds the first."""
+    shown: dict[str, str] = {}
+    for group in sets:
+        run = group.runs[0]
+        which = json.dumps([run.config["data"], run.config["split"]], sort_keys=True)
+        made = log_plots.split(run) if which not in shown and len(shown) < SPLITS_SHOWN else None
+        if made is None:
+            continue
+        name = f"{page_tables.named(run.config['data'])}, {page_tables.named(run.config['split'])}"
+        note = f"seed {run.seed}: {made[1]}"
+        shown[which] = _picture(figures, made[0], name, "", note)
+    told = "Training samples of each client and class: the darker, the more."
+    return _grid("The split", told, list(shown.values()))
+
+
 def _lateness(figures: list[dict[str, Any]], sets: Sequence[Group]) -> str:
     """Rounds late, client by round, for the first seed of every method that had stragglers."""
     shown = []
     for group in (one for one in sets if one.colour != FADED):
         figure = log_plots.staleness(group.runs[0])
         if figure is not None:
-            shown.append(_picture(figures, figure, group, "rounds late", "blank: not there"))
+            shown.append(_picture(figures, figure, group.label, "rounds late", "blank: not there"))
     return _grid("Who answered late", "How many rounds old a client's work was on arrival.", shown)
 
 
@@ -188,18 +235,19 @@ def _logged(figures: list[dict[str, Any]], sets: Sequence[Group], squares: bool)
     shown = []
     for group in (one for one in sets if one.colour != FADED):
         for name, values in list(group.runs[0].matrices.items())[:MATRICES_SHOWN]:
-            made = log_plots.matrix(values)
+            made = log_plots.matrix(values, group.runs[0])
             if made is None or ("frames" in made[0] and not squares):
                 continue
-            shown.append(_picture(figures, made[0], group, name, made[1]))
+            shown.append(_picture(figures, made[0], group.label, name, made[1]))
     note = "Aggregation weights, similarities and the like, first seed; absent clients are blank."
     return _grid("What the methods logged", note, shown)
 
 
 def _picture(
-    figures: list[dict[str, Any]], figure: plots.Figure, group: Group, name: str, note: str
+    figures: list[dict[str, Any]], figure: plots.Figure, of: str, name: str, note: str
 ) -> str:
-    controls = ""
+    """One figure of a grid: of which method or split, what it is. An empty one is its note."""
+    controls, place = "", ""
     if len(rounds := figure.get("rounds", ())) > 1:
         controls = (
             f'<label>round <output>{rounds[-1]}</output> <input type="range" class="round" min="0" '
@@ -207,10 +255,11 @@ def _picture(
         )
     if "order" in figure:
         controls += '<label><input type="checkbox" class="order"> similar clients together</label>'
-    place = f'<div class="plot square" data-figure="{len(figures)}"></div>'
-    figures.append(figure)
+    if figure:
+        place = f'<div class="plot square" data-figure="{len(figures)}"></div>'
+        figures.append(figure)
     return (
-        f"<figure><figcaption><b>{escape(group.label)}</b> {escape(name)} "
+        f"<figure><figcaption><b>{escape(of)}</b> {escape(name)} "
         f'<span>{escape(note)}</span></figcaption><div class="controls">{controls}</div>'
         f"{place}</figure>"
     )

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from idiolect.core.text import one_line
+from idiolect.report.groups import Group
 from idiolect.report.load import Run
-from idiolect.report.tables import COLUMNS, Group, Row, best_values, cells, headings, score
-from idiolect.report.verdict import SURE, TEST, best_group, comparisons
+from idiolect.report.plots import score_axis
+from idiolect.report.significance import BOLD, NOTHING_BOLD
+from idiolect.report.tables import COLUMNS, Row, cells, headings, is_bold, meanings, score
 from idiolect.runs import config as settings
 from idiolect.simulation import metrics
 
@@ -28,7 +30,7 @@ def about(found: Sequence[Run]) -> str:
     config, summary = found[0].config, found[0].summary
     seeds = sorted({run.seed for run in found})
     parts = [
-        f"{_named(config['data'])}, {_named(config['split'])}",
+        f"{named(config['data'])}, {named(config['split'])}",
         f"{summary['clients']} clients",
         f"model {config['model'].get('name', 'default')}",
         f"{max(run.summary['rounds'] for run in found)} rounds",
@@ -40,7 +42,7 @@ def about(found: Sequence[Run]) -> str:
     return " · ".join(parts)
 
 
-def _named(section: dict[str, Any]) -> str:
+def named(section: dict[str, Any]) -> str:
     """`dirichlet (alpha 0.1)`: the name and the one option that says most."""
     telling = [key for key in ("alpha", "k", "classes", "shards") if section.get(key) is not None]
     more = ", ".join(f"{key} {section[key]}" for key in telling[:2])
@@ -59,9 +61,7 @@ def unfinished(found: Sequence[Run]) -> str:
 
 
 def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
-    """One row per method; bold: the best of a column, ≈: not distinguishable from the best."""
-    top = best_values(table, "accuracy", "best", "pooled", "p10", "worst", "gain")
-    others, best = comparisons(sets), best_group(sets)
+    """One row per method; bold: the best, and with ≈ what is not distinguishable from it."""
     lines = []
     ranked = sorted(zip(table, sets, strict=True), key=lambda pair: -pair[1].goodness)
     for row, group in ranked:
@@ -70,22 +70,25 @@ def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
             if key == "method":
                 line.append(_row_head(group, cell))
                 continue
-            bold = ' class="top"' if len(table) > 1 and row[key] == top.get(key, "") else ""
-            equal = group.label in others and not others[group.label].is_worse
-            mark = " ≈" if key == "accuracy" and equal and group is not best else ""
+            bold = ' class="top"' if is_bold(row, key) else ""
+            mark = " ≈" if bold and row["standing"] == "equal" else ""
             line.append(f'<td{bold} data-value="{_value(row[key])}">{escape(cell)}{mark}</td>')
         lines.append(f"<tr>{''.join(line)}</tr>")
     named = headings(table)
-    heads = [(text, what) for text, (_, _, what) in zip(named, COLUMNS, strict=True)]
+    heads = list(zip(named, meanings(table), strict=True))
     notes = "; ".join(f"{text}: {what}" for text, what in heads if what)
-    marks = f"≈: not distinguishable from the best ({TEST}, level {SURE}). " if others else ""
+    tested = any(row["standing"] for row in table)
+    told = f"{BOLD}; ≈ marks the latter. " if tested else f"{NOTHING_BOLD}. "
+    marks = told[0].upper() + told[1:] if len(table) > 1 else ""
     finder = ""
     if len(sets) > METHODS_SHOWN:
         finder = '<input type="search" class="find" placeholder="find a method" aria-label="find">'
     return (
         f'<section><h2>Summary</h2><div class="controls">{finder}</div>'
         f"{_table('summary', heads, lines, named[1])}"
-        f'<p class="note">{escape(marks + notes)}. Press a heading to sort by it.</p></section>'
+        f'<p class="note">{escape(marks)}Press a heading to sort by it.</p>'
+        "<details><summary>What the columns are</summary>"
+        f'<p class="note">{escape(notes)}.</p></details></section>'
     )
 
 
@@ -103,7 +106,7 @@ def what_was_done(sets: Sequence[Group]) -> str:
     ]
     unseen = {group: _unseen(group) for group in sets}
     if any(value is not None for value in unseen.values()):
-        heads.append(("unseen %", "accuracy of clients that took no part in training, last round"))
+        heads.append((f"unseen {score_axis(sets)}", "clients that took no part in training"))
     lines = []
     for group in sets:
         method = group.runs[0].config["method"]
@@ -170,7 +173,7 @@ def how_to_repeat(found: Sequence[Run]) -> str:
     blocks += [f"<pre>{escape(place)}</pre>" for place in list(places)[:3] if place.strip() != "{}"]
     blocks += [
         f"<details><summary>{escape('/'.join(run.path.parts[-2:]))}</summary>"
-        f"<pre>{escape(settings.dump(run.config))}</pre></details>"
+        f"<pre>{escape(without_folders(settings.dump(run.config)))}</pre></details>"
         for run in found
     ]
     note = "The commands, versions and machine of these runs; below, the settings of each."
@@ -182,7 +185,13 @@ def how_to_repeat(found: Sequence[Run]) -> str:
 
 def _command(run: Run) -> str:
     """As it was given, without the folder that the program lay in."""
-    return re.sub(r"^(\S*/)?(__main__\.py|idiolect)(?=\s|$)", "idiolect", str(run.env["command"]))
+    told = re.sub(r"^(\S*/)?(__main__\.py|idiolect)(?=\s|$)", "idiolect", str(run.env["command"]))
+    return without_folders(told)
+
+
+def without_folders(text: str) -> str:
+    """`…/demo` for `/home/somebody/runs/demo`: nobody needs the folders of this machine."""
+    return re.sub(r"(?<![^\s=:,'\"])/(?:[^\s/]+/)+(?=[^\s/])", "…/", text)
 
 
 def _row_head(group: Group, text: str) -> str:
@@ -217,11 +226,11 @@ def _by_client(group: Group) -> dict[int, float]:
 
 
 def _unseen(group: Group) -> float | None:
-    """Percent, mean over seeds."""
+    """Percent where the metric is a share; mean over seeds."""
     lasts = [(run.summary.get("unseen") or {}).get("last") for run in group.runs]
     means = [last.get("mean") for last in lasts if isinstance(last, dict)]
     known = [value for value in means if isinstance(value, int | float)]
-    return 100 * float(np.mean(known)) if known else None
+    return group.scale * float(np.mean(known)) if known else None
 
 
 def _short(value: Any) -> str:

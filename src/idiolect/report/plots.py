@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.report.groups import FADED, Group
 from idiolect.report.load import Run
-from idiolect.report.tables import FADED, Group
 from idiolect.simulation import metrics
 
 Figure = dict[str, Any]
@@ -64,7 +64,43 @@ def training_loss(groups: Sequence[Group]) -> Figure | None:
     figure = _figure(data, "round", "training loss", _hover(groups)) if data else None
     if figure:
         figure["layout"]["yaxis"]["rangemode"] = "tozero"
+        figure["named_lines"] = True
     return figure
+
+
+def unseen_over_rounds(groups: Sequence[Group]) -> Figure | None:
+    """Clients that took no part in training, mean over them and over seeds."""
+    return _means(groups, "{}_before", unseen=True)
+
+
+def validation_over_rounds(groups: Sequence[Group]) -> Figure | None:
+    """The score on validation data, by which `best` is chosen: mean over clients and seeds."""
+    return _means(groups, "val_{}_before", unseen=False)
+
+
+def _means(groups: Sequence[Group], column: str, unseen: bool) -> Figure | None:
+    """A column of the client tables over rounds, for the methods that have values in it."""
+    data: list[Figure] = []
+    for group in groups:
+        seeds = [
+            _mean_by_round(run, column.format(group.metric.name), unseen) for run in group.runs
+        ]
+        rounds = sorted(set.intersection(*map(set, seeds)))
+        if rounds:
+            means = [np.mean([seed[n] for seed in seeds]) for n in rounds]
+            data.append(_line(group, rounds, [short(group.scale * float(one)) for one in means]))
+    return _scored(groups, data, "round") if data else None
+
+
+def _mean_by_round(run: Run, column: str, unseen: bool) -> dict[int, float]:
+    table = run.table
+    if column not in table:
+        return {}
+    keep = np.isfinite(table[column]) & (table["unseen"] == unseen)
+    rounds = table["round"][keep]
+    counts = np.bincount(rounds)
+    sums = np.bincount(rounds, weights=table[column][keep])
+    return {int(n): float(sums[n] / counts[n]) for n in np.flatnonzero(counts)}
 
 
 def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
@@ -80,13 +116,15 @@ def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:
         gains.sort(reverse=True)
         share = [round(100 * (n + 0.5) / len(gains), 2) for n in range(len(gains))]
         trace = _line(group, share, [short(value) for value, _ in gains], width=1.5)
-        hover = "%{text}<br>%{y:+.3g}<extra>" + plain(group.label) + "</extra>"
+        unit = " points" if group.metric.share else f" {group.metric.name}"
+        hover = "%{text}<br>%{y:+.3g}" + f"{unit}<extra>{plain(group.label)}</extra>"
         if group.colour != FADED:
             trace |= {"mode": "lines+markers", "marker": {"size": 5, "color": colour(group)}}
         data.append(trace | {"text": [plain(name) for _, name in gains], "hovertemplate": hover})
     if not data:
         return None
-    title = "gain over local, points" if _in_percent(groups) else "gain over local"
+    unit = "points" if _in_percent(groups) else score_axis(groups)
+    title = f"gain over local, {unit}"
     figure = _figure(data, "share of clients, %", title)
     figure["layout"]["yaxis"] |= {"zeroline": True, **_without_outliers(data, title)}
     return figure
@@ -105,7 +143,9 @@ def local_scatter(groups: Sequence[Group], found: Sequence[Run]) -> Figure | Non
                 names.append(plain(f"{who(run, client)}, {size} test samples"))
         if x:
             marker = {"size": 7, "color": colour(group), "opacity": 0.75}
-            hover = "%{text}<br>local %{x:.4g}, here %{y:.4g}<extra></extra>"
+            unit = " %" if group.metric.share else ""
+            told = f"{group.metric.name} alone %{{x:.4g}}{unit}, here %{{y:.4g}}{unit}"
+            hover = "%{text}<br>" + told + "<extra></extra>"
             data.append(
                 {"type": "scatter", "mode": "markers", "name": plain(group.label), "x": x, "y": y}
                 | {"text": names, "marker": marker, "hovertemplate": hover, "group": group.label}
@@ -184,8 +224,13 @@ def _curves(
         data.append(_line(group, x, [short(float(value)) for value in centre]))
     if not data:
         return None
-    score = score_axis(groups)
-    figure = _figure(data, title, score, _hover(groups) if title == "round" else "closest")
+    return _scored(groups, data, title)
+
+
+def _scored(groups: Sequence[Group], data: list[Figure], title: str) -> Figure:
+    """Lines of scores, named at their ends where there is room."""
+    hover = _hover(groups) if title == "round" else "closest"
+    figure = _figure(data, title, score_axis(groups), hover) | {"named_lines": True}
     drawn = [value for trace in data if not trace.get("band") for value in trace["y"]]
     if _in_percent(groups):
         figure["layout"]["yaxis"] |= percent_axis(drawn)
@@ -233,7 +278,7 @@ def _line(
         "x": list(x),
         "y": list(y),
         "line": {"color": colour(group), "width": min(width, 1) if faded else width, "dash": dash},
-        "hovertemplate": "%{y:.1f}" if group.metric.share else "%{y:.4g}",
+        "hovertemplate": "%{y:.1f} %" if group.metric.share else "%{y:.4g}",
     }
     return trace | more
 

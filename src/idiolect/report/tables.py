@@ -2,17 +2,15 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from idiolect.core.task import ACCURACY, Metric, metric_named
-from idiolect.core.text import one_line
+from idiolect.core.task import ACCURACY, metric_named
+from idiolect.report.groups import Group, groups, mean_of_known
 from idiolect.report.load import Run
-from idiolect.runs import config as settings
+from idiolect.report.significance import standings
 from idiolect.simulation import metrics
 
 Row = dict[str, Any]
@@ -26,12 +24,12 @@ COLUMNS = (
         "best",
         "best %",
         "in the round that is best on validation data (on test data if there is none); chosen on "
-        "validation data, it may lie below accuracy",
+        "validation data, it may lie below that of the last round",
     ),
     ("pooled", "pooled %", "weighted by test size, last round"),
     ("p10", "p10 %", "bottom decile of clients"),
     ("worst", "worst %", "worst client"),
-    ("gain", "gain over local", "percentage points, mean over clients"),
+    ("gain", "gain over local", ""),  # its unit is that of the metric
     ("harmed", "harmed %", "share of clients worse off than with local training alone"),
     ("mb_up", "MB up", "all clients, all rounds"),
     ("mb_down", "MB down", ""),
@@ -51,110 +49,12 @@ LATEX = str.maketrans(
 )
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
-COLOURS = 7  # that people can tell apart
-LOCAL, FADED = COLOURS, COLOURS + 1  # greys
-LABELLED = 3  # settings written out in a row's label
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Runs that differ only in their seed."""
-
-    label: str
-    runs: list[Run]
-    colour: int = 0  # of the page's palette; LOCAL and FADED are greys
-    dash: int = 0  # tells lines of one colour apart
-
-    @property
-    def method(self) -> str:
-        return self.runs[0].method
-
-    @cached_property
-    def accuracy(self) -> float | None:
-        """Mean over clients in the last round, mean over seeds: of the task's metric."""
-        return _mean([run.summary["accuracy"]["last"]["mean"] for run in self.runs])
-
-    @cached_property
-    def metric(self) -> Metric:
-        return metrics.metric_of(self.runs[0].table)
-
-    @property
-    def goodness(self) -> float:
-        """By which groups are ranked, the larger the better."""
-        return -np.inf if self.accuracy is None else self.metric.sign * self.accuracy
-
-    @property
-    def scale(self) -> int:
-        """Times a score: percent where the metric is a share."""
-        return 100 if self.metric.share else 1
-
-    def gains(self, found: Sequence[Run]) -> Iterator[tuple[Run, Run, dict[str, Any]]]:
-        """Each run, the `local` run on the same clients, and what the clients win over it."""
-        for run in self.runs:
-            local = reference(run, found)
-            gain = metrics.gain(run.table, local.table) if local else None
-            if local and gain:
-                yield run, local, gain
-
-
-def groups(found: Sequence[Run]) -> list[Group]:
-    """Runs by setting, local first; a method with several settings is called by what differs."""
-    by_setting: dict[str, list[Run]] = {}
-    for run in found:
-        by_setting.setdefault(settings.digest({**run.config, "seed": 0}), []).append(run)
-    sets = sorted(by_setting.values(), key=lambda members: members[0].method != "local")
-    made = [
-        Group(_label(m[0], [o[0] for o in sets]), sorted(m, key=lambda run: run.seed)) for m in sets
-    ]
-    return _coloured(made)
-
-
-def _coloured(made: Sequence[Group]) -> list[Group]:
-    """A colour each for as many methods as people can tell apart, the best ones; the others are
-    thin grey lines. `local` has a grey of its own, with another dash for each of its settings."""
-    others = [n for n, group in enumerate(made) if group.method != "local"]
-    alone = [n for n, group in enumerate(made) if group.method == "local"]
-    best = sorted(others, key=lambda n: -made[n].goodness)[:COLOURS]
-    shown = [n for n in others if n in best]
-    return [
-        replace(group, colour=LOCAL, dash=alone.index(n))
-        if n in alone
-        else replace(group, colour=shown.index(n) if n in shown else FADED)
-        for n, group in enumerate(made)
-    ]
-
-
-def _label(run: Run, others: Sequence[Run]) -> str:
-    """`fedprox mu=0.1`; the folder's name where settings differ in too much to be written out."""
-    alike = [one for one in others if one.method == run.method]
-    varied = settings.differences([one.config for one in alike])
-    if len(varied) > LABELLED:
-        return one_line(f"{run.method} ({run.path.name})")
-    at = alike.index(run)
-    values = [f"{key.removeprefix('method.')}={v[at]}" for key, v in varied.items()]
-    return one_line(" ".join([run.method, *values]))
-
-
-def reference(run: Run, found: Sequence[Run]) -> Run | None:
-    """The `local` run on the same clients: same data, split and seed. Of several, the one that has
-    most settings in common with this run."""
-    if run.method == "local":
-        return None
-
-    def in_common(other: Run) -> int:
-        mine = run.config["method"]
-        return sum(key in mine and mine[key] == v for key, v in other.config["method"].items())
-
-    def same_clients(other: Run) -> bool:
-        return all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
-
-    alone = [other for other in found if other.method == "local"]
-    return max(filter(same_clients, alone), key=in_common, default=None)
-
 
 def rows(found: Sequence[Run]) -> list[Row]:
     """The table as plain values: fractions, megabytes, seconds; None where not known."""
-    return [_row(group, found) for group in groups(found)]
+    sets = groups(found)
+    stand = standings(sets)
+    return [_row(group, found) | {"standing": stand.get(group.label)} for group in sets]
 
 
 def _row(group: Group, found: Sequence[Run]) -> Row:
@@ -172,22 +72,22 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "finished": all(run.finished for run in group.runs),
         "rounds": min(run.summary["rounds"] for run in group.runs),
         "diverged": any(run.summary["diverged"] for run in group.runs),
-        "accuracy": _mean(accuracies),
+        "accuracy": mean_of_known(accuracies),
         "accuracy_std": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
-        "protocol": _mean(quoted),
+        "protocol": mean_of_known(quoted),
         "protocol_std": float(np.std(quoted, ddof=1)) if len(quoted) > 1 else None,
-        "best": _mean([stats["mean"] for stats in best]),
-        "pooled": _mean([stats["pooled"] for stats in last]),
-        "p10": _mean([stats["p10"] for stats in last]),
-        "worst": _mean([stats["worst"] for stats in last]),
-        "gain": _mean([gain["mean"] for gain in gains]),
-        "harmed": _mean([gain["harmed"] for gain in gains]),
-        "mb_up": _mean([run.summary["bytes_up"] / 1e6 for run in group.runs]),
-        "mb_down": _mean([run.summary["bytes_down"] / 1e6 for run in group.runs]),
-        "samples": _mean([run.summary.get("samples") for run in group.runs]),
-        "steps": _mean([run.summary.get("steps") for run in group.runs]),
+        "best": mean_of_known([stats["mean"] for stats in best]),
+        "pooled": mean_of_known([stats["pooled"] for stats in last]),
+        "p10": mean_of_known([stats["p10"] for stats in last]),
+        "worst": mean_of_known([stats["worst"] for stats in last]),
+        "gain": mean_of_known([gain["mean"] for gain in gains]),
+        "harmed": mean_of_known([gain["harmed"] for gain in gains]),
+        "mb_up": mean_of_known([run.summary["bytes_up"] / 1e6 for run in group.runs]),
+        "mb_down": mean_of_known([run.summary["bytes_down"] / 1e6 for run in group.runs]),
+        "samples": mean_of_known([run.summary.get("samples") for run in group.runs]),
+        "steps": mean_of_known([run.summary.get("steps") for run in group.runs]),
         "lr": group.runs[0].config["method"].get("lr"),
-        "seconds_per_round": _mean(paces),
+        "seconds_per_round": mean_of_known(paces),
     }
 
 
@@ -212,17 +112,32 @@ def cells(row: Row) -> list[str]:
     ]
 
 
+def is_bold(row: Row, key: str) -> bool:
+    """Only the column that was tested can have bold cells."""
+    return key == "accuracy" and row.get("standing") in ("best", "equal")
+
+
+def _formatted(row: Row, escapes: dict[int, str], bold: str) -> list[str]:
+    """The cells of a row for a document; `bold` has a place for the text."""
+    texts = [cell.translate(escapes) for cell in cells(row)]
+    keys = [key for key, _, _ in COLUMNS]
+    return [
+        bold.format(text) if is_bold(row, key) else text
+        for key, text in zip(keys, texts, strict=True)
+    ]
+
+
 def markdown(table: Sequence[Row]) -> str:
-    head = headings(table)
-    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *map(cells, table)]
-    escaped = [[cell.translate(MARKDOWN) for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+    head = [cell.translate(MARKDOWN) for cell in headings(table)]
+    lines = [head, ["---"] + ["--:"] * (len(head) - 1)]
+    lines += [_formatted(row, MARKDOWN, "**{}**") for row in table]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def latex(table: Sequence[Row]) -> str:
     """A booktabs table."""
     named = headings(table)
-    lines = [" & ".join(cell.translate(LATEX) for cell in cells(row)) + r" \\" for row in table]
+    lines = [" & ".join(_formatted(row, LATEX, r"\textbf{{{}}}")) + r" \\" for row in table]
     head = " & ".join(heading.translate(LATEX) for heading in named) + r" \\"
     columns = "l" + "r" * (len(named) - 1)
     above = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
@@ -240,14 +155,6 @@ def as_csv(table: Sequence[Row]) -> str:
         safe = f"'{name}" if name.lstrip().startswith(FORMULA) else name
         writer.writerow({**row, "method": safe, "seeds": " ".join(map(str, row["seeds"]))})
     return text.getvalue()
-
-
-def best_values(table: Sequence[Row], *keys: str) -> dict[str, float]:
-    """The best value of each of these columns, where one is known."""
-    known = {key: [row[key] for row in table if row[key] is not None] for key in keys}
-    lower = any(metric_named(row.get("metric", "accuracy")).lower for row in table)
-    best = {key: min if lower and key != "gain" else max for key in keys}
-    return {key: best[key](values) for key, values in known.items() if values}
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -277,7 +184,7 @@ def _with_spread(row: Row, key: str, share: bool) -> str:
 
 def headings(table: Sequence[Row]) -> list[str]:
     """Of the columns, with the metric that these rows have."""
-    names = list(dict.fromkeys(row.get("metric", "accuracy") for row in table)) or ["accuracy"]
+    names = _metrics(table)
     told = [heading for _, heading, _ in COLUMNS]
     if names == ["accuracy"]:
         return told
@@ -288,11 +195,20 @@ def headings(table: Sequence[Row]) -> list[str]:
     return [one.replace("accuracy", " / ".join(names) + arrow) for one in shown]
 
 
+def meanings(table: Sequence[Row]) -> list[str]:
+    """What the columns hold, with the unit of the metric that these rows have."""
+    name = _metrics(table)[0]
+    unit = "percentage points" if metric_named(name).share else f"in the unit of {name}"
+    return [
+        f"{unit}, mean over clients; above zero they win" if key == "gain" else what
+        for key, _, what in COLUMNS
+    ]
+
+
+def _metrics(table: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.get("metric", "accuracy") for row in table)) or ["accuracy"]
+
+
 def _metric_of(runs: Sequence[Run]) -> Row:
     metric = metrics.metric_of(runs[0].table)
     return {} if metric is ACCURACY else {"metric": metric.name}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from idiolect.report.tables import COLUMNS, Row, best_values, cells, headings
+from idiolect.report.significance import BOLD, NOTHING_BOLD
+from idiolect.report.tables import COLUMNS, Row, cells, headings, is_bold
 
 # The columns of a narrow window, the one that says most first
 TELLING = ("accuracy", "gain", "harmed", "p10", "worst", "mb_up", "seconds_per_round", "best",
@@ -12,8 +13,8 @@ NARROWEST_NAME, GAP = 12, 3  # characters
 
 
 def terminal(table: Sequence[Row], width: int | None = None) -> Any:
-    """A rich table; the best value of a column is bold. In a narrow window the columns that say
-    least are left out and long names are cut where they do not differ."""
+    """A rich table; bold is what a test cannot tell from the best. In a narrow window the columns
+    that say least are left out and long names are cut where they do not differ."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -25,14 +26,18 @@ def terminal(table: Sequence[Row], width: int | None = None) -> Any:
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position in shown:
         view.add_column(heads[position], justify="right" if position else "left", no_wrap=True)
-    best = best_values(table, "accuracy", "protocol", "best", "pooled", "p10", "worst")
     for row, name, line in zip(table, names, texts, strict=True):
-        tops = [key in best and row[key] == best[key] for key, _, _ in COLUMNS]
+        bold = [is_bold(row, key) for key, _, _ in COLUMNS]
         parts = [name, *line[1:]]
-        view.add_row(*(Text(parts[n], style="bold" if tops[n] else "") for n in shown))
+        view.add_row(*(Text(parts[n], style="bold" if bold[n] else "") for n in shown))
+    notes = []
+    if len(table) > 1:
+        tested = any(row.get("standing") for row in table)
+        notes.append(BOLD if tested else NOTHING_BOLD)
     if len(shown) < len(COLUMNS):
         left = ", ".join(heads[n] for n in range(len(COLUMNS)) if n not in shown)
-        view.caption, view.caption_justify = f"not shown in this width: {left}", "left"
+        notes.append(f"not shown in this width: {left}")
+    view.caption, view.caption_justify = "\n".join(notes) or None, "left"
     return view
 
 

@@ -225,6 +225,16 @@ def label(*configs: Config) -> str:
     return " ".join([configs[0]["method"]["name"], *values])
 
 
+def labels(configs: Sequence[Config]) -> list[str]:
+    """How each of several runs of one method is called: `fedprox mu 0.1 seed 0`."""
+    varied = {k.removeprefix("method."): v for k, v in differences(configs).items()}
+    varied["seed"] = [config["seed"] for config in configs]
+    return [
+        " ".join([config["method"]["name"], *(f"{key} {v[n]}" for key, v in varied.items())])
+        for n, config in enumerate(configs)
+    ]
+
+
 def short_name(name: str) -> str:
     """A name of a config as part of a folder's: of a path or of own code, what people call it."""
     own = re.split(r"[/\\]", name)[-1]

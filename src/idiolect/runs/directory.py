@@ -15,8 +15,8 @@ from idiolect.runs.checkpoint import NOTHING_YET, rounds
 from idiolect.runs.config import Config, digest, read_yaml
 from idiolect.runs.run_files import check_files
 
-FILES = ("config.yaml", "env.json", "events.jsonl", "clients.parquet", "matrices.safetensors",
-         "checkpoint", "models", "summary.json")  # fmt: skip
+FILES = ("config.yaml", "env.json", "split.json", "events.jsonl", "clients.parquet",
+         "matrices.safetensors", "checkpoint", "models", "summary.json")  # fmt: skip
 FOLDERS = ("checkpoint", "models")
 PARTS = ("clients.part-*.parquet", "matrices.part-*.safetensors")
 DISK_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
@@ -44,7 +44,7 @@ def state(out: Path, config: Config | None) -> State:
 def is_not_begun(out: Path) -> bool:
     """Whether a run was stopped while its folder was made: it has what is written before
     config.yaml, and nothing that a round left."""
-    later = [name for name in FILES if name not in ("env.json", "checkpoint")]
+    later = [name for name in FILES if name not in ("env.json", "split.json", "checkpoint")]
     if any((out / name).exists() for name in later) or rounds(out / "checkpoint") > [NOTHING_YET]:
         return False
     try:

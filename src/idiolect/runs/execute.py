@@ -11,7 +11,7 @@ from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
 from idiolect.runs import directory, seal
 from idiolect.runs.build import build as from_config
-from idiolect.runs.config import Config, digest, label
+from idiolect.runs.config import Config, digest, label, labels
 from idiolect.runs.environment import same_threads
 from idiolect.runs.interruption import Interrupted, forget_stop, is_asked_to_stop, stop_requests
 from idiolect.runs.progress import Progress
@@ -81,11 +81,13 @@ def _run(
         recorders = _opened(todo, resume, progress, from_start)
         for group in _stacks(recorders):
             lead = group[0]
-            for run in group[1:]:
-                run.progress = Progress()  # shows no rounds
-            sent = sum(event["bytes_up"] + event["bytes_down"] for event in lead.events)
-            name = label(*(run.config for run in group))
-            progress.start(name, max(lead.round, 0), lead.config["rounds"], sent)
+            for place, run in enumerate(group):
+                run.place = place
+            past = [event for run in group for event in run.events]
+            sent = sum(event["bytes_up"] + event["bytes_down"] for event in past)
+            configs = [run.config for run in group]
+            rounds = max(lead.round, 0), lead.config["rounds"]
+            progress.start(label(*configs), *rounds, sent, labels(configs))
             try:
                 _rounds(group, stop)
             except KeyboardInterrupt:

@@ -117,10 +117,11 @@ class ClientLog(RoundLog[Columns]):
     def _read(self, path: Path) -> dict[int, Columns]:
         import pyarrow.parquet as pq
 
-        rows = pq.read_metadata(path).num_rows
-        if rows > LARGEST_TABLE:  # a small file can claim any number
-            raise ValueError(f"{rows} rows; the most is {LARGEST_TABLE}")
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            rows = file.metadata.num_rows
+            if rows > LARGEST_TABLE:  # a small file can claim any number
+                raise ValueError(f"{rows} rows; the most is {LARGEST_TABLE}")
+            table = file.read()
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         number = columns.pop("round")
         if number.dtype.kind not in "iu" or (np.diff(number) < 0).any() or "client" not in columns:

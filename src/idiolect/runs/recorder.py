@@ -17,7 +17,7 @@ import numpy as np
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint, run_files, seal
+from idiolect.runs import checkpoint, class_counts, run_files, seal
 from idiolect.runs.config import Config, digest, dump
 from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import check_inputs, describe
@@ -39,6 +39,7 @@ class Recorder:
         self.saved: int | None = None
         self.exports = ModelExport(out / "models", config["save_models"])
         self.checkpoints: list[int] = []  # rounds to go on from, newest first
+        self.place = 0  # among the runs that take their rounds together
         self.stack: tuple[str, ...] = ()  # digests of the runs that are computed with this one
 
     def begin(self) -> None:
@@ -46,6 +47,7 @@ class Recorder:
         self._remove_drafts()
         seal.write(self.out, self.config)
         files.write_json(self.out / "env.json", describe(self.config, self.sim))
+        class_counts.write(self.out, self.sim)
         checkpoint.begin(self.out / "checkpoint")
         seal.write(self.out, self.config)
         files.write_text(self.out / "config.yaml", dump(self.config))
@@ -147,7 +149,7 @@ class Recorder:
                 f"warning: {name} diverged in round {done.round} (training loss is not finite); "
                 f"lower method.lr (now {self.config['method'].get('lr')})"
             )
-        self.progress.update(event)
+        self.progress.update(event, self.place)
 
     def _score(self, rows: Mapping[str, np.ndarray]) -> float | None:
         return metrics.selection(rows, self.config["protocol"])

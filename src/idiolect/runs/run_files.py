@@ -29,12 +29,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole and 0 <= value <= LARGEST
 
 
-COUNT: Form = (_is_count, "a whole number of at least 0")
+COUNT: Form = (is_count, "a whole number of at least 0")
 SECONDS: Form = (lambda value: _is_number(value) and 0 <= value < 1e12, "a number of at least 0")
 SHARE: Form = (
     lambda value: value is None or (_is_number(value) and 0 <= value <= 1),
@@ -142,10 +142,15 @@ def plain_config(config: Any, where: Path | str) -> dict[str, Any]:
         raise UserError(f"{where} is damaged: {reason(error)}") from None
 
 
+def checked_event(event: Any, where: str) -> None:
+    """UserError where a line of events.jsonl has another form."""
+    checked(event, _of_metric(event, EVENT), where)
+
+
 def plain_events(events: Sequence[Any], where: Path) -> list[dict[str, Any]]:
     """Events of the right form, a line each, every round from 0."""
     for number, event in enumerate(events):
-        checked(event, _of_metric(event, EVENT), f"{where}, line {number + 1},")
+        checked_event(event, f"{where}, line {number + 1},")
         if event["round"] != number:
             raise UserError(
                 f"{where} is damaged: line {number + 1} is of round {event['round']}, not {number}"
@@ -173,8 +178,9 @@ def plain_table(table: Mapping[str, np.ndarray], where: Path) -> dict[str, np.nd
             raise UserError(f"{where} is damaged: {name} has values outside 0 to 1")
         if kinds == WHOLE and int(column.min()) < 0:
             raise UserError(f"{where} is damaged: {name} has negative values")
-    pairs = np.stack([table["round"].astype(np.int64), table["client"].astype(np.int64)])
-    if len(np.unique(pairs, axis=1).T) < len(table["round"]):
+    order = np.lexsort((table["client"], table["round"]))
+    again = [np.diff(table[name][order]) == 0 for name in ("round", "client")]
+    if (again[0] & again[1]).any():
         raise UserError(f"{where} is damaged: it has a client twice in one round")
     return dict(table)
 

@@ -177,13 +177,15 @@ def protocol_value(
 
 def client_accuracy(table: Table, series: Series = "before") -> dict[int, tuple[float, int]]:
     """Each training client's accuracy and test size in the last evaluated round."""
-    for _, rows in sorted(rounds_of(table).items(), reverse=True):
-        value = rows[f"{metric_of(rows).name}_{series}"]
-        keep = np.isfinite(value) & ~rows["unseen"]
-        if keep.any():
-            columns = (rows["client"][keep], value[keep], rows["test_size"][keep])
-            return {int(k): (float(a), int(n)) for k, a, n in zip(*columns, strict=True)}
-    return {}
+    if not len(table.get("round", ())):
+        return {}
+    value, number = table[f"{metric_of(table).name}_{series}"], table["round"]
+    known = np.isfinite(value) & ~table["unseen"]
+    if not known.any():
+        return {}
+    keep = known & (number == number[known].max())
+    columns = (table["client"][keep], value[keep], table["test_size"][keep])
+    return {int(k): (float(a), int(n)) for k, a, n in zip(*columns, strict=True)}
 
 
 def gain(table: Table, reference: Table) -> dict[str, Any] | None:

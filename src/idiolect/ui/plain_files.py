@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from idiolect.errors import UserError
 
-LARGEST_SMALL_FILE = 4 << 20  # bytes of a config.yaml or summary.json
+LARGEST_SMALL_FILE = 4 << 20  # bytes of a config.yaml, summary.json or split.json
 
 
 def opened(path: Path) -> BinaryIO:
@@ -36,6 +36,6 @@ def check_run(folder: Path) -> None:
                 if not (stat.S_ISREG(kind.st_mode) or stat.S_ISDIR(kind.st_mode)):
                     what = "a link" if stat.S_ISLNK(kind.st_mode) else "no plain file"
                     raise UserError(f"{child.name} is {what}; it is not read")
-                small = child.name in ("config.yaml", "summary.json", "env.json")
+                small = child.name in ("config.yaml", "summary.json", "env.json", "split.json")
                 if small and kind.st_size > LARGEST_SMALL_FILE:
                     raise UserError(f"{child.name} has {kind.st_size} bytes; it is not read")

@@ -10,20 +10,23 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from idiolect.core.task import metric_named
 from idiolect.core.text import one_line, shortened
 from idiolect.errors import UserError
 from idiolect.runs import run_files
 from idiolect.runs.directory import read_config
+from idiolect.ui import run_tags
 from idiolect.ui.event_tail import EventTail
 from idiolect.ui.plain_files import check_run
 
 DEPTH = 4  # folders below the runs directory
 MOST_RUNS = 50_000
-DAMAGE = (UserError, OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+DAMAGE = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
+          RecursionError)  # fmt: skip
 SCAN_SHARE = 20  # a scan of the folders takes at most one part in 20 of the time
 
 
@@ -39,7 +42,9 @@ class RunEntry:
     seed: int | None = None
     round: int = 0
     rounds: int = 0
-    accuracy: float | None = None
+    accuracy: float | None = None  # of the metric, which is accuracy where it is not said
+    metric: str = "accuracy"
+    tags: list[str] = field(default_factory=list)
     seconds: float | None = None  # of the rounds so far
     eta: float | None = None  # seconds to go
     changed: float = 0.0  # when its files last changed
@@ -47,7 +52,13 @@ class RunEntry:
     problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "share": metric_named(self.metric).share}
+
+    @property
+    def goodness(self) -> float:
+        """By which runs are sorted, the larger the better."""
+        known = self.accuracy is not None
+        return metric_named(self.metric).sign * (self.accuracy or 0.0) if known else -math.inf
 
 
 class RunIndex:
@@ -109,6 +120,16 @@ class RunIndex:
                     self._read(self.entries[id], held)
             return [self.entries[id] for id in ids]
 
+    def tag(self, id: str, text: str) -> list[str]:
+        """Give a run these tags, for every open page to see."""
+        folder = self.path(id)
+        with self._lock:
+            (entry,) = self.details([id])
+            entry.tags = run_tags.write(folder, text)
+            self.version += 1
+            self._touched[id] = self.version
+            return entry.tags
+
     def read_some(self, most: int = 200) -> int:
         """Read entries not read yet; how many still are not."""
         with self._lock:
@@ -153,13 +174,14 @@ class RunIndex:
             entry.method, entry.data, entry.split = (shortened(name, 80) for name in sections)
             entry.seed, entry.rounds = config["seed"], config["rounds"]
             entry.federation = (folder / "flower" / "terms.json").exists()
-            entry.state = "stopped"
+            entry.state, entry.tags = "stopped", run_tags.read(folder)
             self._tails[entry.id] = EventTail(folder / "events.jsonl")
             summary = folder / "summary.json"
             if summary.exists():
                 done = json.loads(summary.read_bytes())
                 entry.round, entry.state = int(done["rounds"]), "finished"
                 entry.accuracy = _number(done["accuracy"]["last"]["mean"])
+                entry.metric = _metric(done)
                 entry.seconds = _number(done["seconds"])
             else:
                 self._follow(entry, held)
@@ -179,8 +201,8 @@ class RunIndex:
             entry.round, entry.accuracy, entry.seconds = 0, None, None
         try:
             for event in events:
-                run_files.checked(event, run_files.EVENT, "events.jsonl")
-                entry.round = event["round"]
+                run_files.checked_event(event, "events.jsonl")
+                entry.round, entry.metric = event["round"], _metric(event)
                 mean = event["accuracy"]["mean"]
                 entry.accuracy = entry.accuracy if mean is None else mean
                 entry.seconds = (entry.seconds or 0.0) + event["seconds"]
@@ -245,6 +267,12 @@ def is_held(lock: Path, held: set[tuple[int, int]]) -> bool:
     except OSError:
         return False
     return (about.st_dev, about.st_ino) in held
+
+
+def _metric(about: dict[str, Any]) -> str:
+    """The name of what an event or summary holds under `accuracy`."""
+    section = about.get("metric", {})
+    return metric_named(section.get("name", "accuracy")).name
 
 
 def _number(value: Any) -> float | None:

@@ -20,7 +20,7 @@ def beside(root: Path) -> Iterator[str]:
     """The page over `root`, on a free port of this machine, while other work goes on; its address.
     It ends with the work."""
     page = Page(root, cache_dir() / "ui", None, RecipeBoard(Path("results"), root / "recipes"))
-    config = uvicorn.Config(page.app(), log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(page.app(), log_level="warning", ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     taken = socket.create_server((LOOPBACK[0], 0))
     thread = threading.Thread(target=server.run, args=([taken],), daemon=True)
@@ -53,6 +53,7 @@ def serve(
     config = uvicorn.Config(
         page.app(),
         log_level="warning",
+        ws="none",
         ssl_certfile=tls[0] if tls else None,
         ssl_keyfile=tls[1] if tls else None,
         timeout_graceful_shutdown=2,

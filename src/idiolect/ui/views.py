@@ -1,6 +1,5 @@
-"""What the page shows of runs, as plain JSON: the report's views, one client, one matrix, sites."""
+"""What the page shows of runs, as plain JSON: the report's views, one client, one matrix."""
 
-from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +11,9 @@ from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.report import page
 from idiolect.report.load import Run, load
-from idiolect.report.log_plots import smaller
-from idiolect.ui.event_tail import EventTail
+from idiolect.report.log_plots import fewer, similar_first, smaller
+from idiolect.simulation import metrics
 
-CLIENT_COLUMNS = ("round", "accuracy_before", "accuracy_after", "loss_before", "loss_after")
-JOURNAL_SHOWN = 200  # newest lines
 RUNS_KEPT = 8  # in memory, the last ones asked for
 
 
@@ -42,6 +39,7 @@ def report(paths: list[Path]) -> dict[str, Any]:
         "title": one_line(page.heading(found)),
         "html": html,
         "figures": figures,
+        "metric": _metric(found[0]),
         "clients": clients(found[0]) if len(found) == 1 else None,
         "matrices": matrices(found[0]) if len(found) == 1 else [],
     }
@@ -56,13 +54,20 @@ def clients(run: Run) -> dict[str, list[Any]]:
     return {name: _plain(values[last]) for name, values in table.items() if name != "round"}
 
 
-def one_client(path: Path, client: int) -> dict[str, list[Any]]:
-    """Accuracy and loss of one client over all rounds."""
-    table = as_it_is(path).table
-    rows = table["client"] == client
+def one_client(path: Path, client: int) -> dict[str, Any]:
+    """The score and loss of one client over all rounds, and what the score is."""
+    run = as_it_is(path)
+    rows, metric = run.table["client"] == client, _metric(run)
     if not rows.any():
         raise UserError(f"the run has no client {client}")
-    return {name: _plain(table[name][rows]) for name in CLIENT_COLUMNS if name in table}
+    series = [f"{what}_{when}" for what in (metric["name"], "loss") for when in ("before", "after")]
+    shown = [name for name in ("round", *series) if name in run.table]
+    return {"metric": metric, "rounds": {name: _plain(run.table[name][rows]) for name in shown}}
+
+
+def _metric(run: Run) -> dict[str, Any]:
+    metric = metrics.metric_of(run.table)
+    return {"name": metric.name, "share": metric.share}
 
 
 def matrices(run: Run) -> list[dict[str, Any]]:
@@ -74,8 +79,9 @@ def matrices(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def matrix(path: Path, name: str, round: int) -> dict[str, Any]:
-    """One such log in one round; clients that were absent are blank."""
+def matrix(path: Path, name: str, round: int, ordered: bool = False) -> dict[str, Any]:
+    """One such log in one round; clients that were absent are blank. `ordered`: with the order in
+    which clients that are similar in the last round are neighbours."""
     logged = {one_line(key): values for key, values in as_it_is(path).matrices.items()}
     try:
         value = logged[name][round].double().numpy()
@@ -83,61 +89,14 @@ def matrix(path: Path, name: str, round: int) -> dict[str, Any]:
         raise UserError(f"nothing called '{one_line(name)}' was logged in round {round}") from None
     if value.ndim != 2:
         raise UserError(f"'{one_line(name)}' is not a matrix")
-    return {"values": [_plain(row) for row in smaller(value)], "size": list(value.shape)}
-
-
-def federation(path: Path) -> dict[str, Any]:
-    """The sites of a deployed federation: who they are, when they last answered, what was refused
-    and why."""
-    _, journal = EventTail(path / "flower" / "journal.jsonl").fresh()
-    _, rounds = EventTail(path / "events.jsonl").fresh()
-    sites: dict[int, dict[str, Any]] = {}
-    counts: Counter[str] = Counter()
-    for line in journal:
-        what, client = one_line(line.get("what", "")), line.get("client")
-        counts[what] += 1
-        if not isinstance(client, int):
-            continue
-        site = sites.setdefault(client, _site(client))
-        site["seen"] = _number(line.get("time"))
-        if what == "enrolled":
-            site |= {"name": one_line(line.get("name", "")), "state": "here"}
-        elif what == "gone":
-            site["state"] = "gone"
-        else:
-            site["refused"] += what != "late"
-            site["last_note"] = one_line(f"{what}: {line.get('reason', '')}")[:200]
-    for event in rounds:
-        _count_round(sites, event)
-    lines = [{k: one_line(v)[:300] for k, v in line.items()} for line in journal[-JOURNAL_SHOWN:]]
-    known = [sites[client] for client in sorted(sites)]
-    return {"sites": known, "counts": dict(counts), "journal": lines[::-1]}
-
-
-def _site(client: int) -> dict[str, Any]:
-    return {
-        "client": client,
-        "name": "",
-        "state": "unknown",
-        "seen": None,
-        "round": None,
-        "delivered": 0,
-        "staleness": None,
-        "refused": 0,
-        "last_note": "",
-    }
-
-
-def _count_round(sites: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
-    arrived, staleness = event.get("arrived"), event.get("staleness")
-    if not isinstance(arrived, list) or not isinstance(staleness, list):
-        return
-    for client, late in zip(arrived, staleness, strict=False):
-        if isinstance(client, int):
-            site = sites.setdefault(client, _site(client))
-            site["delivered"] += 1
-            site |= {"round": event.get("round"), "staleness": late}
-            site["seen"] = max(site["seen"] or 0, _number(event.get("time")) or 0)
+    cells = smaller(value)
+    found: dict[str, Any] = {"values": [_plain(row) for row in cells], "size": list(value.shape)}
+    found["clients"] = fewer(range(len(value)))
+    if ordered and cells.shape[0] == cells.shape[1]:
+        last = logged[name][max(logged[name])].double().numpy()
+        same = last.shape == value.shape
+        found["order"] = similar_first(smaller(last) if same else cells)
+    return found
 
 
 def _plain(values: np.ndarray) -> list[Any]:
@@ -145,7 +104,3 @@ def _plain(values: np.ndarray) -> list[Any]:
     if values.dtype.kind == "f":
         return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values.tolist()]
     return [v if isinstance(v, int) else one_line(v) for v in values.tolist()]
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and np.isfinite(value) else None

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,25 +19,26 @@ from starlette.routing import Route
 
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
-from idiolect.report.page import plotly_script
+from idiolect.report.page import packed_plotly
 from idiolect.ui import views
 from idiolect.ui.access import LOOPBACK, Access, fresh_secret
 from idiolect.ui.plain_files import check_run
 from idiolect.ui.run_control import RunControl
 from idiolect.ui.run_index import RunEntry, RunIndex
+from idiolect.ui.site_board import SiteBoard
 
 PAGE_SIZE = 100
 LOOK_EVERY = 1.0  # seconds from one look at the folders to the next
 MOST_COMPARED = 60  # runs in one report
 SHARED = ("page.css", "page.js")  # of the report: the same views, drawn by the same code
-STATIC = (*SHARED, "ui.css", "ui.js", "plotly.js")
+STATIC = (*SHARED, "ui.css", "ui.js", "run_list.js", "run_report.js", "boards.js", "plotly.js")
 SORTS: dict[str, Callable[[RunEntry], Any]] = {
     "changed": lambda entry: -entry.changed,
     "name": lambda entry: entry.id,
     "method": lambda entry: (entry.method, entry.id),
     "data": lambda entry: (entry.data, entry.split, entry.id),
     "state": lambda entry: (entry.state, entry.id),
-    "accuracy": lambda entry: -1.0 if entry.accuracy is None else -entry.accuracy,
+    "accuracy": lambda entry: -entry.goodness,
 }
 
 
@@ -59,7 +61,10 @@ class Page:
         self.key = fresh_secret()
         self.token, self.boards = token, boards
         self.index.refresh(force=True)
+        self.sites: dict[Path, SiteBoard] = {}
+        self._counting = threading.Lock()
         self._closing = threading.Event()
+        threading.Thread(target=_prepare, daemon=True).start()
 
     def app(self) -> Starlette:
         routes = [
@@ -74,6 +79,7 @@ class Page:
             Route("/api/stream", self.stream),
             Route("/api/stop", self.stop, methods=["POST"]),
             Route("/api/resume", self.resume, methods=["POST"]),
+            Route("/api/tags", self.tags, methods=["POST"]),
         ]
         guard = Middleware(Access, hosts=LOOPBACK, token=self.token, key=self.key)
         handlers: dict[Any, Any] = dict.fromkeys((UserError, OSError), self._one_line_error)
@@ -94,12 +100,12 @@ class Page:
         name = request.path_params["name"]
         if name not in STATIC:
             return Response(status_code=404)
-        if name == "plotly.js":
-            text, cached = await run_in_threadpool(plotly_script), "max-age=86400"
-        else:
-            text, cached = _text(name), "no-cache"
         kind = "text/css" if name.endswith("css") else "text/javascript"
-        return Response(text, media_type=kind, headers={"Cache-Control": cached})
+        if name != "plotly.js":
+            return Response(_text(name), media_type=kind, headers={"Cache-Control": "no-cache"})
+        packed = await run_in_threadpool(packed_plotly)
+        about = {"Cache-Control": "max-age=86400", "Content-Encoding": "gzip"}
+        return Response(packed, media_type=kind, headers=about)
 
     async def runs(self, request: Request) -> Response:
         asked = request.query_params
@@ -108,13 +114,15 @@ class Page:
     def _listed(self, asked: dict[str, str]) -> dict[str, Any]:
         self.index.refresh()
         words = asked.get("query", "").lower().split()
-        if words or asked.get("sort", "changed") not in ("changed", "name"):
+        federations = asked.get("federations") == "1"
+        if words or federations or asked.get("sort", "changed") not in ("changed", "name"):
             self.index.read_some(most=2000)
         entries = [
             entry
             for entry in self.index.entries.values()
-            if all(word in _searched(entry) for word in words)
+            if all(_fits(entry, word) for word in words)
             and asked.get("state", "") in ("", entry.state)
+            and (entry.federation or not federations)
         ]
         entries.sort(key=SORTS.get(asked.get("sort", "changed"), SORTS["changed"]))
         if asked.get("down") == "1":
@@ -151,11 +159,18 @@ class Page:
     async def matrix(self, request: Request) -> Response:
         asked = request.query_params
         number = _whole(asked.get("round", ""), "round")
-        path, name = self._run(request), asked.get("name", "")
-        return AsciiJson(await run_in_threadpool(views.matrix, path, name, number))
+        path, name, ordered = self._run(request), asked.get("name", ""), asked.get("order") == "1"
+        return AsciiJson(await run_in_threadpool(views.matrix, path, name, number, ordered))
 
     async def federation(self, request: Request) -> Response:
-        return AsciiJson(await run_in_threadpool(views.federation, self._run(request)))
+        path = self._run(request)
+        with self._counting:
+            board = self.sites.setdefault(path, SiteBoard(path))
+        return AsciiJson(await run_in_threadpool(self._board_of, board))
+
+    def _board_of(self, board: SiteBoard) -> dict[str, Any]:
+        with self._counting:  # two open pages must not take lines from each other
+            return board()
 
     async def recipes(self, request: Request) -> Response:
         made = await run_in_threadpool(self.boards) if self.boards else []
@@ -174,6 +189,12 @@ class Page:
             raise UserError(f"{path.name} is not a stopped run")
         self.control.resume(path)
         return AsciiJson({"done": True})
+
+    async def tags(self, request: Request) -> Response:
+        self._run(request)  # a run that can be read
+        asked = request.query_params
+        kept = await run_in_threadpool(self.index.tag, asked["run"], asked.get("tags", ""))
+        return AsciiJson({"tags": kept})
 
     async def stream(self, request: Request) -> Response:
         """Server-sent events: the entries that changed, as soon as they did."""
@@ -204,8 +225,21 @@ class Page:
         return path
 
 
-def _searched(entry: RunEntry) -> str:
-    return f"{entry.id} {entry.method} {entry.data} {entry.split} {entry.state}".lower()
+def _prepare() -> None:
+    """What the first report would wait for."""
+    import pyarrow.parquet  # noqa: F401
+    import scipy.stats  # noqa: F401
+
+    with suppress(UserError):  # said when it is asked for
+        packed_plotly()
+
+
+def _fits(entry: RunEntry, word: str) -> bool:
+    """Whether a run is one that is searched for: by any of its words, or by a tag."""
+    if word.startswith("tag:"):
+        return word.removeprefix("tag:") in map(str.lower, entry.tags)
+    told = (entry.id, entry.method, entry.data, entry.split, entry.state, *entry.tags)
+    return word in " ".join(told).lower()
 
 
 def _whole(text: str, what: str) -> int:
