@@ -7,6 +7,7 @@ from torch import nn
 
 from idiolect.engine.layers.conv import Conv1d, Conv2d
 from idiolect.engine.layers.linear import StackedLinear
+from idiolect.engine.layers.low_rank import STACKED as LOW_RANK
 from idiolect.engine.layers.norm import StackedLayerNorm
 from idiolect.engine.layers.pool import MaxPool2d
 from idiolect.engine.layers.recurrent import StackedRecurrent
@@ -25,6 +26,7 @@ def install(module: nn.Module, device: torch.device) -> None:
         for kind in better:
             if kind.replaces(layer):
                 layer.__class__ = kind
+        layer.__class__ = LOW_RANK.get(type(layer), type(layer))
         if StackedRecurrent.replaces(layer):
             layer.__class__ = StackedRecurrent.of(type(layer))
 
