@@ -242,7 +242,7 @@ class Client:
         card = {
             "client": self.id,
             "method": config["method"],
-            "model": config["model"],
+            "model": models.plain(config["model"]),
             "rounds": _whole_number(request.meta, "version"),
             "shape": list(self.data.shape),
             "classes": self.data.classes,
@@ -250,7 +250,7 @@ class Client:
             "samples": self.sizes,
         }
         whole = server_state.exported(experiment.engine.net, model, experiment.module_state)
-        path = write_personal(self.store.folder, name, whole, card)
+        path = write_personal(self.store.folder, name, models.merged(whole), card)
         log.info("personal model: %s", path)
 
     # --- shared by the requests ---

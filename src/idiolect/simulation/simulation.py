@@ -336,6 +336,13 @@ class Simulation:
         return server_state.exported(self.engine.net, params, self._module_state)
 
 
+    def frozen_part(self) -> Tree:
+        """What no client's training changes, under the plain module's names."""
+        names = self.engine.net.names
+        leaf = {name: self.engine.net.aliases.get(name, name) for name in self._module_state}
+        return {n: self._module_state[n] for n, first in leaf.items() if first not in names}
+
+
 def _client_init(
     method: Method, engine: Engine, common: Tree, own: Mapping[int, Tree], ids: list[int]
 ) -> Record:
