@@ -59,8 +59,8 @@ BENCHMARKS = {
         options=("dtype", "only"),
     ),
     "adapters": Benchmark(
-        "a step of 20 and 100 clients with adapters of rank 8 on a network of 50 M parameters: time "
-        "and memory against one model on the same samples",
+        "a step of 20 and 100 clients with adapters of rank 8 on a network of 50 M parameters: "
+        "time and memory against one model on the same samples",
         adapters.adapters,
         options=("dtype",),
     ),

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,10 +51,9 @@ def _measured(
         if adapt:
             found["frozen"] = sum(n for n, trains in sizes if not trains)
             found["trained"] = sum(n for n, trains in sizes if trains)
-        found |= _peak(
-            name, device, lambda m=module: nets.central_ms(m, federation, together, device, dtype)
-        )
-        del module
+        step = partial(nets.central_ms, module, federation, together, device, dtype)
+        found |= _peak(name, device, step)
+        del module, step
 
     def stacked() -> float:
         sim = nets.local_work(_network(section, ADAPT), federation, device, dtype, "stacked", steps)

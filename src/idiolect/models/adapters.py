@@ -106,7 +106,7 @@ class FrozenBatchNorm(_NormBase):
 
 def _hold_statistics(layer: _BatchNorm) -> None:
     """Statistics become frozen parameters: in the module once, under their names."""
-    layer.__class__ = FrozenBatchNorm
+    layer.__class__ = FrozenBatchNorm  # type: ignore[assignment]
     for name in ("running_mean", "running_var"):
         value = layer._buffers.pop(name)
         assert value is not None

@@ -76,7 +76,7 @@ class HeadWatch:
             setattr(self.model, HEAD_DOUBT, NO_HEAD)
         else:
             names = ", ".join(dict.fromkeys(name for name, *_ in last))
-            doubt = f"it is not clear which layer makes the model's logits ({names}, or what follows)"
+            doubt = f"it is not clear which layer makes the model's logits ({names}?)"
             setattr(self.model, HEAD_DOUBT, doubt)
 
     def _last(self, out: Tensor) -> list[tuple[str, Tensor, Tensor]]:

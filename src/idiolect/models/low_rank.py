@@ -20,6 +20,8 @@ class LowRankLinear(nn.Linear):
     """`lora_down [r, I]`, `lora_up [O, r]`."""
 
     plain: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    lora_down: Tensor
+    lora_up: Tensor
 
     def add(self, rank: int) -> None:
         _add(self, self.weight, (rank, self.in_features), (self.out_features, rank))
@@ -54,6 +56,7 @@ class LowRankConv1d(_LowRankConv, nn.Conv1d):
 
 class LowRankConv2d(_LowRankConv, nn.Conv2d):
     plain: ClassVar[tuple[type[nn.Module], ...]] = (nn.Conv2d,)
+    lora_down: Tensor
 
 
 class LowRankConv3d(_LowRankConv, nn.Conv3d):
@@ -64,6 +67,8 @@ class LowRankEmbedding(nn.Embedding):
     """`lora_rows [V, r]`, one row for every word, and `lora_up [D, r]`."""
 
     plain: ClassVar[tuple[type[nn.Module], ...]] = (nn.Embedding,)
+    lora_rows: Tensor
+    lora_up: Tensor
 
     def add(self, rank: int) -> None:
         """Rows start at zero: that of `padding_idx` gets no gradient and stays there."""
@@ -82,11 +87,14 @@ class LowRankAttention(nn.MultiheadAttention):
     summed weights, so the steps are written here."""
 
     plain: ClassVar[tuple[type[nn.Module], ...]] = (nn.MultiheadAttention,)
+    lora_down: Tensor
+    lora_up: Tensor
 
     def add(self, rank: int) -> None:
         _add(self, self.in_proj_weight, (rank, self.embed_dim), (3 * self.embed_dim, rank))
-        self.out_proj.__class__ = LowRankLinear
-        self.out_proj.add(rank)
+        out: Any = self.out_proj
+        out.__class__ = LowRankLinear
+        out.add(rank)
 
     def forward(  # type: ignore[override]
         self,

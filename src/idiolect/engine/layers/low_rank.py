@@ -62,8 +62,8 @@ def product(x: Tensor, w: Tensor, bias: Tensor | None, down: Tensor, up: Tensor)
 
 
 class LowRankProduct(Function):
-    """`x [K, B, I]`, `w [O, I]`, `bias [K, O]`, `down [K, r, I]`, `up [K, O, r]` -> `[K, B, O]`. The
-    weight is frozen and gets no gradient."""
+    """`x [K, B, I]`, `w [O, I]`, `bias [K, O]`, `down [K, r, I]`, `up [K, O, r]` -> `[K, B, O]`.
+    The weight is frozen and gets no gradient."""
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
