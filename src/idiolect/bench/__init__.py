@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.bench import adapters, headline, job, nets, peers, scale, seeds, table, tax
+from idiolect.bench import adapter_tax, headline, job, nets, peers, scale, seeds, table, tax
 from idiolect.bench import round_time as rounds
 from idiolect.bench.job import Job, Row
 from idiolect.engine import select
@@ -61,7 +61,7 @@ BENCHMARKS = {
     "adapters": Benchmark(
         "a step of 20 and 100 clients with adapters of rank 8 on a network of 50 M parameters: "
         "time and memory against one model on the same samples",
-        adapters.adapters,
+        adapter_tax.adapters,
         options=("dtype",),
     ),
     "table": Benchmark(

@@ -7,11 +7,11 @@ from torch import nn
 
 from idiolect.engine.layers.conv import Conv1d, Conv2d
 from idiolect.engine.layers.linear import StackedLinear
-from idiolect.engine.layers.low_rank import STACKED as LOW_RANK
 from idiolect.engine.layers.norm import StackedLayerNorm
 from idiolect.engine.layers.pool import MaxPool2d
 from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
+from idiolect.engine.layers.stacked_low_rank import STACKED as LOW_RANK
 
 
 def install(module: nn.Module, device: torch.device) -> None:
