@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from idiolect import models
@@ -55,6 +55,34 @@ def test_sites_give_the_simulators_numbers(method: str, tmp_path: Path) -> None:
     assert_same_server(ours, theirs)
     for site in here:
         assert_same_private(site, theirs)
+
+
+def test_sites_with_adapters_and_kept_optimizers_give_the_simulators_numbers(
+    tmp_path: Path,
+) -> None:
+    """A site that restarts goes on with what its optimizer remembers; its model is merged."""
+    how = {"optimizer": "adam", "lr": 0.01, "keep_optimizer": True, "lr_schedule": "cosine"}
+    made = config("fedper", rounds=3, **how)
+    made["model"] = {"name": "mlp", "hidden": 8, "layers": 1, "adapt": "lora:2,head"}
+    here = clients_on_disk(tmp_path, 3)
+    transport = LocalTransport(here)
+    ours, theirs = served(made, transport, 3), simulated(made, 3)
+    ours.start()
+    theirs.start()
+    for _ in range(3):
+        mine, his = ours.step(), theirs.step()
+        assert (mine.bytes_up, mine.bytes_down) == (his.bytes_up, his.bytes_down)
+        for site in here:
+            again = Client(site.id, site_data(site.id), tmp_path / f"site{site.id}")
+            transport.sites[1000 + site.id] = again
+    assert_same_server(ours, theirs)
+    plain = models.build(models.plain(made["model"]), (1, 8, 8), 3).double()
+    for site in here:
+        assert_same_private(site, theirs)
+        [file] = (tmp_path / f"site{site.id}" / "models").glob("*.safetensors")
+        plain.load_state_dict(load_file(file))
+        card = json.loads(file.with_suffix(".json").read_text())
+        assert "adapt" not in card["model"]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -12,7 +12,7 @@ import pytest
 
 from idiolect import methods
 from idiolect.core.fields import default_of, hints, needs_of
-from idiolect.core.method import Method, hyper
+from idiolect.core.method import Method, SgdMethod, hyper
 from idiolect.errors import UserError
 from idiolect.methods.fedavg import FedAvg
 from tests.test_every_method import begin, finish, identical, small
@@ -70,8 +70,16 @@ def test_bounds_hold_wherever_a_method_is_built() -> None:
 
 # --- settings without an effect ---
 
+OFTEN = {"fedavg", "ditto", "fedas", "spfl_ft"}  # what all inherit, of the others: `make heavy`
+INHERITED = {known.name: known.metadata for known in fields(SgdMethod)}
 NEEDS = [
-    pytest.param(name, known, need, id=f"{name}.{known.name}-{need[1]}")
+    pytest.param(
+        *(name, known, need),
+        id=f"{name}.{known.name}-{need[1]}",
+        marks=[pytest.mark.heavy]
+        if name not in OFTEN and INHERITED.get(known.name) == known.metadata
+        else [],
+    )
     for name, known in settings()
     for need in needs_of(known)
 ]
@@ -153,6 +161,7 @@ def other_values(method: Method, known: Field[Any], need: Need) -> Iterator[Meth
         words = ["0.6,0.2,0.2"]
     if isinstance(default, int | float) and not isinstance(default, bool):
         words = [*words, 2 * default + 1, default / 2, 3, 4]
+        words += [0.25] if isinstance(default, float) else []
     for value in [need[0]] if need[0] else words:
         if value not in (now, default):
             try:

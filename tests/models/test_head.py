@@ -1,5 +1,7 @@
 """The head is the layer that makes the logits, in whatever order layers are registered."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from idiolect import simulate
 from idiolect.core.net import Net
 from idiolect.data import Federation
 from idiolect.errors import UserError
-from idiolect.models import check_fits
+from idiolect.models import build, check_fits, name_head
 
 
 class HeadFirst(nn.Module):
@@ -56,3 +58,137 @@ def test_no_mark_is_left_in_what_is_saved() -> None:
     before = set(model.state_dict())
     check_fits(model, (4,), 3)
     assert set(model.state_dict()) == before and not model.out._forward_hooks
+
+
+class TwoLast(HeadFirst):
+    """The sum of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x).relu()
+        return self.out(h) + self.other(h)
+
+
+class Normed(HeadFirst):
+    """Something with weights of its own comes after the last linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(super().forward(x))
+
+
+class Cut(HeadFirst):
+    """The layer makes more than is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(5, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, :3]
+
+
+class InPlace(HeadFirst):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu_(self.inner(x))).log_softmax(1)
+
+
+class Frozen(HeadFirst):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner.requires_grad_(False)
+        self.out.weight.requires_grad_(False)
+
+
+class Block(nn.Module):
+    """A head of two layers in a block, and a convolution as head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 5)
+        self.top = nn.Sequential(nn.ReLU(), nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.scale * self.inner(x))
+
+
+@pytest.mark.parametrize("kind", [InPlace, Frozen])
+def test_the_layer_is_found_whatever_surrounds_it(kind: type[nn.Module]) -> None:
+    model = kind()
+    check_fits(model, (4,), 3)
+    assert set(Net(model).head) <= {"out.weight", "out.bias"} and Net(model).head
+
+
+@pytest.mark.parametrize("kind", [TwoLast, Normed, Cut])
+def test_where_it_is_not_clear_methods_that_need_it_ask(kind: type[nn.Module]) -> None:
+    model = kind()
+    check_fits(model, (4,), 3)
+    assert Net(model).names
+    with pytest.raises(UserError, match=r"not clear which layer .*\(out.*model\.head=PATTERN"):
+        _ = Net(model).head
+
+
+def test_a_head_by_name() -> None:
+    model = Block()
+    for pattern, head in (
+        ("top", "top."),
+        ("top*", "top."),
+        ("top.3", "top.3."),
+        ("*.3", "top.3."),
+    ):
+        name_head(model, pattern)
+        check_fits(model, (4,), 3)
+        net = Net(model)
+        assert net.head and all(n.startswith(head) for n in net.head)
+        params = {n: v.detach() for n, v in model.state_dict().items()}
+        x = torch.randn(2, 4)
+        logits = net.classify(params, net.features(params, x))
+        torch.testing.assert_close(logits, model(x).detach())
+    for pattern, told in (
+        ("tap", "did you mean 'top'"),
+        ("[it]*", "fits inner, top; name one"),
+        ("inner", "output is not what this layer makes"),
+    ):
+        model = Block()
+        with pytest.raises(UserError, match=told):
+            name_head(model, pattern)
+            check_fits(model, (4,), 3)
+
+
+def test_a_head_by_name_in_a_config(tmp_path: Path) -> None:
+    """Of your own class, with arguments; the class keeps arguments of these names for itself."""
+    file = tmp_path / "nets.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, shape, classes, width=3, bias=True):\n"
+        "        super().__init__()\n"
+        "        self.conv = nn.Conv2d(shape[0], classes, shape[1:], bias=bias)\n"
+        "        self.mix = nn.Linear(shape[-1], width)\n"
+        "        self.back = nn.Linear(width, shape[-1])\n"
+        "    def forward(self, x):\n"
+        "        return {'logits': self.conv(self.back(self.mix(x))).flatten(1), 'width': 1}\n"
+        "class Own(Net):\n"
+        "    def __init__(self, shape, classes, head):\n"
+        "        super().__init__(shape, classes, width=head)\n"
+    )
+    code = f"{file}:Net"
+    section = {"name": code, "width": 5, "head": "conv"}
+    with pytest.raises(UserError, match="output is not what this layer makes"):
+        build(section, (1, 4, 4), 3, allow_code=[code])  # flattened after it
+    net = build({**section, "head": ""}, (1, 4, 4), 3, allow_code=[code])
+    assert net.mix.out_features == 5  # type: ignore[union-attr]
+    own = build({"name": f"{file}:Own", "head": 7}, (1, 4, 4), 3, allow_code=[f"{file}:Own"])
+    assert own.mix.out_features == 7  # type: ignore[union-attr]
+    draw = np.random.default_rng(0)
+    one = {f"x_{p}": draw.normal(size=(6, 1, 4, 4)).astype(np.float32) for p in ("train", "test")}
+    fed = Federation.from_arrays([{**one, "y_train": [0, 1, 2] * 2, "y_test": [1, 0, 2] * 2}] * 2)
+    for engine in ("loop", "stacked"):  # what it returns is a dict
+        assert simulate("fedavg", fed, net, rounds=1, engine=engine, device="cpu").last.clients

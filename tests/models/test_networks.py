@@ -70,6 +70,7 @@ def test_forward_is_head_of_flat_body(name):
     assert torch.equal(model(x), model.head(features))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # the engine has its own way
 @pytest.mark.parametrize("name", Model.registry)
 def test_stacks_over_clients_with_its_gradient(name):
     """One vmapped pass over two clients' parameters = each client alone, in training mode.

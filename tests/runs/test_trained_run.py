@@ -17,8 +17,10 @@ from idiolect.runs.trained_run import TrainedRun
 
 
 def run(out: Path, method: str, *sets: str) -> TrainedRun:
-    sets = ("rounds=2", "model.name=linear", "split.clients=4", "dtype=float64", *sets)
-    execute(settings.resolve(flags={"method": {"name": method}}, sets=list(sets)), out)
+    usual = {"rounds": 2, "model.name": "linear", "split.clients": 4, "dtype": "float64"}
+    given = dict(item.split("=", 1) for item in sets)
+    told = [f"{key}={value}" for key, value in (usual | given).items()]
+    execute(settings.resolve(flags={"method": {"name": method}}, sets=told), out)
     return TrainedRun(out)
 
 
@@ -42,6 +44,28 @@ def test_an_exported_model_has_the_reported_accuracy(
     fed = opened.federation
     assert predictions.accuracy(module.eval(), fed, fed.test[2]) == pytest.approx(reported)
     assert 'models.build(card["model"]' in (tmp_path / "out/README.md").read_text()
+
+
+@pytest.mark.parametrize("save", ["null", "last"])
+def test_adapters_are_merged_in_what_is_exported(tmp_path: Path, save: str) -> None:
+    adapted = ("model.name=mlp", "model.hidden=8", "model.adapt='lora:2,head'", "method.lr=0.1")
+    opened = run(tmp_path / "run", "fedper", *adapted, f"save_models={save}")
+    card = personal_export.export(opened, 2, tmp_path / "out")
+    reported = opened.accuracy(2, 2)
+    assert card["metric"]["value"] == pytest.approx(reported, abs=1e-12)
+    assert card["adapt"] == "lora:2,head" and "adapt" not in card["model"]
+    module = models.build(card["model"], card["input"]["shape"], card["classes"]).double()
+    module.load_state_dict(load_file(tmp_path / "out/model.safetensors"))
+    trained = {"body.1.lora_down", "body.1.lora_up", "head.weight", "head.bias"}
+    assert set(load_file(tmp_path / "out/adapters.safetensors")) == trained
+    _, found = newcomer.adapt(opened, own_file(opened, tmp_path / "new.npz"), "new")
+    assert found.trained >= 0
+    if save == "last":  # the base is there once, and the folder is a starting point again
+        folder = tmp_path / "run/models/last"
+        assert set(load_file(folder / "base.safetensors")) == {"body.1.weight", "body.1.bias"}
+        assert set(load_file(folder / "client_0002.safetensors")) == trained
+        again = run(tmp_path / "again", "fedper", *adapted, f"init={folder}", "rounds=1")
+        assert again.accuracy(2, 0) == reported
 
 
 def test_the_saved_model_is_that_of_the_checkpoint(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import simulate
+from idiolect.core.net import logits_of
 from idiolect.errors import UserError
 from idiolect.methods import REGISTRY
 from tests.conftest import ragged_federation
+from tests.engine.test_networks import PLACES, SEQUENCES, TEXTS, sentences
 
 FEDERATION = ragged_federation((24, 17, 30))
 
@@ -75,7 +77,40 @@ class Normed(nn.Module):
         return out
 
 
+class HeadFirst(nn.Module):
+    """The last layer is registered first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.inner = nn.Linear(12, 5), nn.Linear(144, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(torch.tanh(self.inner(x.flatten(1))))
+        return out
+
+
+class Told(HeadFirst):
+    """Logits are one part of what it returns; part of its features is dropped in training."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        h = torch.tanh(self.inner(x.flatten(1)))
+        return {"logits": self.out(nn.functional.dropout(h, 0.5, self.training)), "features": h}
+
+
 ZOO = (Tied, Reused, Frozen, Normed)
+KINDS: dict[str, Callable[[], nn.Module]] = {
+    "batch norm": PLACES["batch norm"],
+    "group norm": PLACES["group norm"],
+    "gru": SEQUENCES["gru"],
+    "lstm": SEQUENCES["lstm"],
+    "transformer": SEQUENCES["encoder"],
+    "embedding": TEXTS["text gru"],
+    "text": TEXTS["text transformer"],
+    "tied": Tied,
+    "frozen": Frozen,
+    "head first": HeadFirst,
+    "dict, dropout": Told,
+}
 
 
 def made(kind: Callable[[], nn.Module]) -> nn.Module:
@@ -103,6 +138,29 @@ def test_loaded_models_score_what_was_reported(method: str, kind: type[nn.Module
         with torch.no_grad():
             right = (plain(FEDERATION.x[rows].double()).argmax(1) == FEDERATION.y[rows]).double()
         assert float(right.mean()) == pytest.approx(float(reported[client]), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_networks_of_all_kinds(name: str) -> None:
+    """The engines agree (dropout draws anew in each), and exports load into the plain module."""
+    federation = sentences() if KINDS[name] in TEXTS.values() else FEDERATION
+    how: dict[str, Any] = {"rounds": 2, "device": "cpu", "dtype": "float64"}
+    loop, stacked = (
+        simulate(options("fedper"), federation, made(KINDS[name]), engine=engine, **how)
+        for engine in ("loop", "stacked")
+    )
+    plain = made(KINDS[name]).double().eval()
+    for client, (one, other) in enumerate(
+        zip(loop.last.clients, stacked.last.clients, strict=True)
+    ):
+        for leaf, value in one.items() if "dropout" not in name else ():
+            torch.testing.assert_close(value, other[leaf], rtol=0, atol=1e-9, msg=leaf)
+        plain.load_state_dict(other)
+        rows, x = federation.test[client], federation.x[federation.test[client]]
+        with torch.no_grad():
+            out = logits_of(plain(x if x.dtype == torch.int64 else x.double()))
+        right = (out.argmax(1) == federation.y[rows]).double()
+        assert float(right.mean()) == pytest.approx(stacked.accuracy()[-1, client], abs=1e-12)
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])

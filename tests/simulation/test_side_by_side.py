@@ -93,7 +93,7 @@ APART = {
     "fedprox_ft": {"ft_weight_decay"},
     "l2c": {"alpha_lr", "alpha_decay", "val_share"},
 }
-SGD = {"weight_decay", "momentum"}  # of every method that has them
+SGD = {"weight_decay", "momentum", "clip"}  # of every method that has them
 
 
 OFTEN = {"fedavg", "fedprox", "ditto", "fedas", "feddwa", "pflego"}  # the others: `make heavy`

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.bench import headline, job, nets, peers, scale, seeds, table, tax
+from idiolect.bench import adapter_tax, headline, job, nets, peers, scale, seeds, table, tax
 from idiolect.bench import round_time as rounds
 from idiolect.bench.job import Job, Row
 from idiolect.engine import select
@@ -57,6 +57,12 @@ BENCHMARKS = {
         "a step of many networks: stacked, client by client, and one model on the same samples",
         nets.nets,
         options=("dtype", "only"),
+    ),
+    "adapters": Benchmark(
+        "a step of 20 and 100 clients with adapters of rank 8 on a network of 50 M parameters: "
+        "time and memory against one model on the same samples",
+        adapter_tax.adapters,
+        options=("dtype",),
     ),
     "table": Benchmark(
         "seconds of one cell of a paper's table: FedAS's CIFAR-10, beta 0.1, P = 1, 10 methods, "

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import models
+from idiolect.models.transformer import EncoderBlock
 
 CLASSES = 10
 IMAGE = (3, 32, 32)
@@ -119,27 +120,6 @@ class _Adapted(nn.Module):
         return out
 
 
-class _Encoder(nn.Module):
-    """A layer of a transformer with attention of its own, norms first."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
-        self.qkv: nn.Module = nn.Linear(width, 3 * width)
-        self.out: nn.Module = nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        seen = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)))
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        out: Tensor = x + self.mlp(self.norms[1](x))
-        return out
-
-
 class _ViT(nn.Module):
     """ViT-tiny on patches of 4 x 4; with a `rank`, only low-rank parts and the head train."""
 
@@ -148,7 +128,7 @@ class _ViT(nn.Module):
         width, depth, heads, patch = (24, 2, 3, 8) if small else (192, 12, 3, 4)
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.place = nn.Parameter(0.02 * torch.randn((32 // patch) ** 2, width))
-        self.layers = nn.Sequential(*(_Encoder(width, heads) for _ in range(depth)))
+        self.layers = nn.Sequential(*(EncoderBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         if rank is not None:
             self.requires_grad_(False)

@@ -44,7 +44,7 @@ def nets(device: str, quick: bool, dtype: str = "float32", only: str = "") -> It
             except (RuntimeError, ValueError, NotImplementedError, UserError) as error:
                 row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             yield row
-            _give_back(device)
+            give_back(device)
 
 
 def _chosen(only: str) -> list[str]:
@@ -57,23 +57,23 @@ def _chosen(only: str) -> list[str]:
 
 def _measured(entry: NetEntry, clients: int, device: str, quick: bool, dtype: str) -> Row:
     steps = 32 if device == "cuda" and not quick else 4 if device == "cuda" else 2
-    federation = _federation(entry, clients, steps)
+    federation = equal_clients(entry, clients, steps)
     module = _built(entry, quick)
     weights = sum(p.numel() for p in module.parameters() if p.requires_grad)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        sim = _simulation(module, federation, device, dtype, "stacked", steps)
-        stacked = _step_ms(sim, steps, 1 if quick or device == "cpu" else 2, device)
+        sim = local_work(module, federation, device, dtype, "stacked", steps)
+        stacked = step_ms(sim, steps, 1 if quick or device == "cpu" else 2, device)
     slow = [str(w.message) for w in seen if any(s in str(w.message) for s in SLOW_WAYS)]
     engine = sim.engine.name
     del sim
-    _give_back(device)
+    give_back(device)
     loop = None
     if clients <= SIZES[0]:  # its time grows with the clients, which needs no measuring
         few = max(1, steps // 8)
-        loop = _step_ms(_simulation(module, federation, device, dtype, "loop", few), few, 1, device)
-        _give_back(device)
-    central = _central(module, federation, clients * BATCH, device, dtype)
+        loop = step_ms(local_work(module, federation, device, dtype, "loop", few), few, 1, device)
+        give_back(device)
+    central = central_ms(module, federation, clients * BATCH, device, dtype)
     return {
         "parameters": weights,
         "central_ms": central,
@@ -86,7 +86,7 @@ def _measured(entry: NetEntry, clients: int, device: str, quick: bool, dtype: st
     }
 
 
-def _simulation(
+def local_work(
     module: nn.Module, federation: Federation, device: str, dtype: str, engine: str, steps: int
 ) -> Simulation:
     method = methods.build({"name": "local", "lr": LR, "batch_size": BATCH, "steps": steps})
@@ -102,7 +102,7 @@ def _simulation(
     )
 
 
-def _step_ms(sim: Simulation, steps: int, rounds: int, device: str) -> float:
+def step_ms(sim: Simulation, steps: int, rounds: int, device: str) -> float:
     """Median over rounds after a first one, in which kernels are chosen and graphs captured."""
     times = []
     for _ in range(rounds + 1):
@@ -114,7 +114,7 @@ def _step_ms(sim: Simulation, steps: int, rounds: int, device: str) -> float:
     return 1000 * statistics.median(times[1:]) / steps
 
 
-def _central(
+def central_ms(
     module: nn.Module, federation: Federation, batch: int, device: str, dtype: str
 ) -> float:
     """One model, one batch: PyTorch's own layers, in a CUDA graph where there is a GPU."""
@@ -164,14 +164,14 @@ def _captured(step: Callable[[], None]) -> Callable[[], None]:
 def _distance(entry: NetEntry, device: str, quick: bool) -> float:
     """Between the engines after two steps in float64, relative to the largest weight."""
     module, clients = _built(entry, quick).double(), 3
-    federation = _federation(entry, clients, 2)
+    federation = equal_clients(entry, clients, 2)
     models = []
     for engine in ("loop", "stacked"):
-        sim = _simulation(module, federation, device, "float64", engine, 2)
+        sim = local_work(module, federation, device, "float64", engine, 2)
         sim.step()
         models.append([sim.personal_model(i) for i in range(clients)])
         del sim
-        _give_back(device)
+        give_back(device)
     worst = 0.0
     for one, other in zip(*models, strict=True):
         for name, value in one.items():
@@ -187,7 +187,7 @@ def _built(entry: NetEntry, quick: bool) -> nn.Module:
         return entry.build(quick)
 
 
-def _federation(entry: NetEntry, clients: int, steps: int) -> Federation:
+def equal_clients(entry: NetEntry, clients: int, steps: int) -> Federation:
     """Equal clients of random samples, as many as the steps need, and one to test."""
     each = BATCH * steps + 1
     draw = torch.Generator().manual_seed(0)
@@ -203,7 +203,7 @@ def _federation(entry: NetEntry, clients: int, steps: int) -> Federation:
     return Federation(x, y, train, (), test, classes=CLASSES, mean=half, std=half)
 
 
-def _give_back(device: str) -> None:
+def give_back(device: str) -> None:
     """Graphs and stacks of earlier rows would take the memory of the next."""
     gc.collect()
     if device == "cuda":

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from idiolect.core import rng
+from idiolect.core.optimizer import Optimizer
 from idiolect.core.tree import Tree
 
 Order = Literal["shuffled", "fixed", "class"]
@@ -94,5 +95,8 @@ class SgdSettings(BatchPlan):
     lr: float | Tensor  # one for all, or one per client
     weight_decay: float = 0.0
     momentum: float = 0.0
+    optimizer: Optimizer = "sgd"
+    clip: float = 0.0  # the longest gradient of a client, over all leaves together (0: any)
+    keep: bool = False  # go on with what the optimizer remembers of the client's last round
     repeat: int = 1
     after: Callable[..., Tree] | None = None

@@ -2,18 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core import rng
+from idiolect.core import record, rng
 from idiolect.core.batches import BatchPlan, SgdSettings
 from idiolect.core.net import Net
 from idiolect.core.per_client import Apart, PerClient
-from idiolect.core.record import Rows, Tree
+from idiolect.core.record import Record, Rows, Tree
 
 Loss = Callable[..., Tensor]
 Coupled = bool | Literal["filled"]
@@ -37,6 +37,7 @@ class Trained:
     params: Tree
     loss: Tensor  # [K] mean over the samples visited
     steps: Tensor  # [K] steps taken
+    memory: Tree = field(default_factory=dict)  # of the optimizer (core/optimizer.py), if kept
 
 
 class Local(ABC):
@@ -68,6 +69,9 @@ class Local(ABC):
         self.samples_seen = np.zeros(len(ids), dtype=np.int64)  # [K] in training, with repeats
         self.steps_taken = np.zeros(len(ids), dtype=np.int64)  # [K] gradient steps
         self.reported: dict[str, Tensor] = {}  # training loss [K] by purpose
+        self.remembered: Record = {}  # what optimizers kept of the clients' last round, by call
+        self.kept: Record = {}  # the same after this round
+        self._calls: dict[str, int] = {}
 
     def sgd(
         self,
@@ -100,17 +104,29 @@ class Local(ABC):
             start = self.round * how.steps
         if isinstance(start, int):
             start = torch.full((len(self.ids),), start)
-        done = self._sgd(goal, params, how, start)
+        call = self._call(how.purpose)
+        memory = record.leaves(self.remembered.get(call, {})) if how.keep else {}
+        done = self._sgd(goal, params, how, start, memory)
+        if how.keep and done.memory:
+            self.kept[call] = record.nest(done.memory)
         if report:
             self.reported[how.purpose] = done.loss
         return done
+
+    def _call(self, purpose: str) -> str:
+        """A name for a call of `sgd` that is the same in every round: its purpose, with a number
+        from the second on (a method may train two models)."""
+        count = self._calls[purpose] = self._calls.get(purpose, 0) + 1
+        return purpose if count == 1 else f"{purpose}.{count}"
 
     def _moving(self, params: Tree, train: Iterable[str] | None) -> list[str]:
         names = self.net.weights if train is None else train
         return [n for n in names if n in params and n not in self.net.stats]
 
     @abstractmethod
-    def _sgd(self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor) -> Trained: ...
+    def _sgd(
+        self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor, memory: Tree
+    ) -> Trained: ...
 
     def grad(
         self,

@@ -51,7 +51,7 @@ with K = 1; nothing in a method knows which. In the order of a round:
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -60,10 +60,10 @@ from idiolect.core import tree
 from idiolect.core.clients import Table
 from idiolect.core.fields import Checked, hyper
 from idiolect.core.local import Local, Loss, Trained
+from idiolect.core.local_sgd import LocalSgd
 from idiolect.core.net import Net
 from idiolect.core.record import Rows
 from idiolect.core.tree import Record, Tree
-from idiolect.errors import UserError
 
 __all__ = [
     "Down",
@@ -201,6 +201,10 @@ class Method(Checked, ABC):
     rounds_default: ClassVar[int] = 50
     adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
 
+    def over(self, rounds: int) -> Self:
+        """The method in a run of so many rounds: the same, unless its settings depend on them."""
+        return self
+
     # --- the algorithm ---
 
     @abstractmethod
@@ -266,30 +270,8 @@ class Method(Checked, ABC):
 
 
 @dataclass(frozen=True)
-class SgdMethod(Method):
+class SgdMethod(LocalSgd, Method):
     """A method whose clients train by mini-batch SGD, with the hyperparameters of that."""
-
-    lr: float = hyper(0.01, "client learning rate", above=0)
-    epochs: int = hyper(1, "passes over the client's data per round", min=0, needs="steps=0")
-    batch_size: int | Literal["full"] = hyper(32, "mini-batch size, or 'full'", min=1)
-    steps: int = hyper(0, "mini-batches per round instead of epochs (0: use epochs)", min=0)
-    weight_decay: float = hyper(0.0, "L2 penalty of local SGD", min=0)
-    momentum: float = hyper(0.0, "momentum of local SGD, forgotten between rounds", min=0, below=1)
-    lr_decay: float = hyper(1.0, "learning rate multiplier per round", above=0)
-    order: Literal["shuffled", "fixed", "class"] = hyper(
-        "shuffled", "samples shuffled each epoch, as stored, or sorted by class"
-    )
-    drop_last: bool = hyper(False, "skip a partial batch (not the only)", needs="batch_size!=full")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epochs == 0 and self.steps == 0:
-            raise UserError("method.epochs and method.steps are both 0: nothing would be trained")
-
-    @property
-    def batches(self) -> dict[str, Any]:
-        """How the clients' data is cut into mini-batches."""
-        return {"batch_size": self.batch_size, "order": self.order, "drop_last": self.drop_last}
 
     def train(self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any) -> Tree:
         """The trees after local SGD with this method's settings."""
@@ -299,11 +281,4 @@ class SgdMethod(Method):
         self, local: Local, params: Tree, loss: Loss = cross_entropy, **changes: Any
     ) -> Trained:
         """Local SGD with this method's settings, and what it did."""
-        settings: dict[str, Any] = {
-            "lr": self.lr * self.lr_decay**local.round,
-            "epochs": self.epochs,
-            "steps": self.steps,
-            "weight_decay": self.weight_decay,
-            "momentum": self.momentum,
-        }
-        return local.sgd(loss, params, **(self.batches | settings | changes))
+        return local.sgd(loss, params, **(self.batches | self.work(local.round) | changes))

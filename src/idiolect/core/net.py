@@ -6,7 +6,7 @@ Parameters with `requires_grad=False` are no leaves: they stay in the module, on
 A parameter that a module has under several names (tied weights, a layer used twice) is one leaf.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -23,6 +23,10 @@ from idiolect.core.tree import Tree
 from idiolect.errors import UserError
 
 HEAD_MARK = "_idiolect_head"  # on a module: the name of the layer that makes its logits
+HEAD_GIVEN = "_idiolect_head_given"  # the same, named by the user: it comes before all others
+HEAD_DOUBT = "_idiolect_head_doubt"  # why no layer was found to be the one
+NO_HEAD = "the model has no linear layer to serve as head"
+NAME_IT = "give model.head=PATTERN, or name its last layer 'head'"
 _CHANNELLED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # leaves begin with output channels
 
 
@@ -64,7 +68,9 @@ class Net:
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):
-        self.module = deepcopy(module).train(training)
+        # Frozen parameters never change: both nets of an engine show the same.
+        still = {id(p): p for p in module.parameters() if not p.requires_grad}
+        self.module = deepcopy(module, still).train(training)
         self.training = training
         for layer in self.module.modules():
             if isinstance(layer, _BatchNorm) and layer.track_running_stats:
@@ -87,7 +93,7 @@ class Net:
         leaves = [*self.module.named_parameters(), *self.module.named_buffers()]
         self._ndim = {n: v.ndim for n, v in leaves}
         self.attends = any(isinstance(m, nn.MultiheadAttention) for m in self.module.modules())
-        found = _find_head(self.module)
+        found, self._doubt = find_head(self.module)
         if found is None:
             return
         self._head_name, self._head = found
@@ -98,9 +104,7 @@ class Net:
     def __getattr__(self, name: str) -> Any:
         """Methods that need no head, as FedAvg, take a network without one."""
         if name in ("head", "body", "_head", "_head_name", "_prefix"):
-            raise UserError(
-                "the model has no linear layer to serve as head; name its last layer 'head'"
-            )
+            raise UserError(f"{self._doubt}; {NAME_IT}")
         raise AttributeError(name)
 
     @property
@@ -115,7 +119,7 @@ class Net:
         if self.products is not None and x.is_floating_point():
             x = x.to(self.products)
         with self.around(), _no_fast_attention() if self.attends else nullcontext():
-            return self._unrounded(functional_call(module, params, (x,)))
+            return self._unrounded(logits_of(functional_call(module, params, (x,))))
 
     def compute_in(self, dtype: torch.dtype) -> None:
         """From now on compute in a shorter type; leaves, gradients and what comes out keep theirs.
@@ -205,7 +209,8 @@ class Net:
         names = f"{self._prefix}weight", None if self._head.bias is None else f"{self._prefix}bias"
         for name in names:
             if name is not None and name not in self.names:
-                why = f"tied to {self.aliases[name]}" if name in self.aliases else "frozen"
+                frozen = "frozen; with adapters, train it too: model.adapt=…,head"
+                why = f"tied to {self.aliases[name]}" if name in self.aliases else frozen
                 raise UserError(f"this method needs a head of its own, but '{name}' is {why}")
         return names
 
@@ -222,11 +227,13 @@ class Net:
         for owner, layer in self.module.named_modules():
             leaves = [n for n in self.names if n.rpartition(".")[0] == owner]
             if layer is self._head:
-                axes |= {n: 1 for n in leaves if self._ndim[n] > 1}
+                inputs = [n for n in leaves if self._ndim[n] > 1 and not n.endswith("lora_up")]
+                axes |= dict.fromkeys(inputs, 1)
             elif set(leaves) & set(self.head):
                 continue  # a head of several layers is shared whole
             elif isinstance(layer, _CHANNELLED) or "Norm" in type(layer).__name__:
-                axes |= dict.fromkeys(leaves, 0)
+                outputs = [n for n in leaves if not n.endswith("lora_down")]
+                axes |= dict.fromkeys(outputs, 0)
         return axes
 
     def stages(self, count: int | str) -> list[tuple[str, ...]]:
@@ -268,14 +275,22 @@ def _personal_share(spec: str) -> float:
     return share
 
 
-def _find_head(module: nn.Module) -> tuple[str, nn.Module] | None:
-    """The layer called `head`, else the one that was seen to make the logits, else the last linear
-    layer."""
+def find_head(module: nn.Module) -> tuple[tuple[str, nn.Module] | None, str]:
+    """Name and layer: the one the user named, the one called `head`, the one that was seen to make
+    the logits, or, in a module nobody looked at yet, the last linear layer. Without one: why."""
+    if isinstance(given := getattr(module, HEAD_GIVEN, None), str):
+        return (given, module.get_submodule(given)), ""
     if isinstance(getattr(module, "head", None), nn.Module):
-        return "head", module.head  # type: ignore[return-value]
+        return ("head", module.head), ""  # type: ignore[return-value]
     if isinstance(seen := getattr(module, HEAD_MARK, None), str):
-        return seen, module.get_submodule(seen)
-    linear: Sequence[tuple[str, nn.Module]] = [
-        (n, m) for n, m in module.named_modules() if isinstance(m, nn.Linear)
-    ]
-    return linear[-1] if linear else None
+        return (seen, module.get_submodule(seen)), ""
+    if isinstance(doubt := getattr(module, HEAD_DOUBT, None), str):
+        return None, doubt
+    linear = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.Linear)]
+    return (linear[-1], "") if linear else (None, NO_HEAD)
+
+
+def logits_of(out: Any) -> Tensor:
+    """What a network returned, or the part of it called `logits`."""
+    found: Tensor = out["logits"] if isinstance(out, Mapping) and "logits" in out else out
+    return found

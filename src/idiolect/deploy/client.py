@@ -59,7 +59,7 @@ class LocalExperiment:
         device: str,
         allow_code: Collection[str] = (),
     ):
-        self.method: Method = methods.build(config["method"])
+        self.method: Method = methods.build(config["method"]).over(int(config.get("rounds") or 1))
         module = models.build(config["model"], data.shape, data.classes, config["seed"], allow_code)
         self.module_state = server_state.module_values(module)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
@@ -180,7 +180,8 @@ class Client:
             return Payload(state.fitted.answer, {"up": state.fitted.up})
         if state.fitted.version > version:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
-        fit = Fit([ONLY_CLIENT], version, (_down(request).stacked(1), state.mine))
+        given = (_down(request).stacked(1), state.mine, state.fitted.kept)
+        fit = Fit([ONLY_CLIENT], version, given)
         done = fit.do(experiment.method, experiment.engine)
         answer: dict[str, Any] = {
             "samples": int(done.samples.sum()),
@@ -189,7 +190,7 @@ class Client:
         }
         if request.meta.get("test"):
             answer["after"] = self._test(experiment, done.trained)
-        fitted = CommittedWork(version, done.mine, done.up, answer)
+        fitted = CommittedWork(version, done.mine, done.up, answer, done.kept)
         done_so_far = ClientState(self.id, fitted, settings=state.settings)
         self.store.commit(_experiment_id(request), done_so_far)
         log.info("round %d: trained on %d samples", version + 1, answer["samples"])
@@ -242,7 +243,7 @@ class Client:
         card = {
             "client": self.id,
             "method": config["method"],
-            "model": config["model"],
+            "model": models.plain(config["model"]),
             "rounds": _whole_number(request.meta, "version"),
             "shape": list(self.data.shape),
             "classes": self.data.classes,
@@ -250,7 +251,7 @@ class Client:
             "samples": self.sizes,
         }
         whole = server_state.exported(experiment.engine.net, model, experiment.module_state)
-        path = write_personal(self.store.folder, name, whole, card)
+        path = write_personal(self.store.folder, name, models.merged(whole), card)
         log.info("personal model: %s", path)
 
     # --- shared by the requests ---

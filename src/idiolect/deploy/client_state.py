@@ -27,6 +27,7 @@ class CommittedWork:
     mine: Record = field(default_factory=dict)
     up: Record = field(default_factory=dict)
     answer: dict[str, Any] = field(default_factory=dict)
+    kept: Record = field(default_factory=dict)  # what optimizers remember, if they do
 
 
 @dataclass
@@ -102,13 +103,13 @@ class StateStore:
         record: Record = {}
         for name, work in works.items():
             about[name] = {"version": work.version, "answer": work.answer}
-            record[name] = {"mine": work.mine, "up": work.up}
+            kept = {"kept": work.kept} if work.kept else {}
+            record[name] = {"mine": work.mine, "up": work.up, **kept}
         # The JSON is a leaf of the same file: one rename commits both.
         record["about"] = torch.tensor(list(json.dumps(about).encode()), dtype=torch.uint8)
         files.write_tensors(self.path(experiment), tree.leaves(record))
 
 
 def _committed_work(about: dict[str, Any], parts: Record) -> CommittedWork:
-    return CommittedWork(
-        int(about["version"]), parts.get("mine", {}), parts.get("up", {}), dict(about["answer"])
-    )
+    mine, up, kept = (parts.get(name, {}) for name in ("mine", "up", "kept"))
+    return CommittedWork(int(about["version"]), mine, up, dict(about["answer"]), kept)

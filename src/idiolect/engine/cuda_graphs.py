@@ -110,7 +110,7 @@ class CapturedStep:
             tuple(self._room(e) for e in state.extra),
             self._room(state.x),
             lr.clone(),
-            self.kind.velocity(params),
+            self.kind.memory(params),
         )
 
     def _room(self, what: Any) -> Any:
@@ -161,8 +161,10 @@ class CapturedStep:
         scale.copy_(self.kind.loss_scale(state.lr, keep))
         assert isinstance(ours.lr, Tensor)
         ours.lr.copy_(state.lr) if isinstance(state.lr, Tensor) else ours.lr.fill_(state.lr)
-        for zeroed in (self.counter, ours.total, *ours.velocity.values()):
+        for zeroed in (self.counter, ours.total):
             zeroed.zero_()
+        for n, buffer in ours.memory.items():
+            buffer.copy_(state.memory[n]) if n in state.memory else buffer.zero_()
 
     def _capture(self, k: int) -> torch.cuda.CUDAGraph | None:
         """Record one step of the first k clients; the buffers hold nothing of value yet."""

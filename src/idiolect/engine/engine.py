@@ -182,11 +182,12 @@ class Engine(ABC):
     @torch.no_grad()
     def _try(self, net: Net) -> None:
         """Compute two samples, whatever comes out."""
-        params = {n: v.clone() for n, v in net.module.state_dict().items()}
+        values = net.module.state_dict()
+        params = {n: values[n].clone() for n in net.names}
         x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
         with warnings.catch_warnings():  # about speed, which does not count here
             warnings.simplefilter("ignore")
-            net({n: params[n] for n in net.names}, x)
+            net(params, x)
 
     # --- memory ---
 
@@ -199,9 +200,12 @@ class Engine(ABC):
     @cached_property
     def _footprint(self) -> tuple[int, float]:
         """Bytes of a model, and bytes that one sample leaves for the backward pass, measured."""
-        params = {n: v.detach().clone() for n, v in self.net.module.state_dict().items()}
-        params = {n: params[n].requires_grad_(n in self.net.weights) for n in self.net.names}
-        models = {v.untyped_storage().data_ptr() for v in params.values()}
+        values = self.net.module.state_dict()
+        params = {n: values[n].detach().clone() for n in self.net.names}
+        params = {n: v.requires_grad_(n in self.net.weights) for n, v in params.items()}
+        # What is kept of the weights, frozen ones too, is there once for all samples and clients.
+        held = [*params.values(), *values.values()]
+        models = {v.untyped_storage().data_ptr() for v in held}
         saved: dict[int, int] = {}
 
         def note(x: Tensor) -> Tensor:

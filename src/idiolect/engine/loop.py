@@ -12,6 +12,7 @@ from idiolect.core import tree
 from idiolect.core.batches import BatchPlan, SgdSettings
 from idiolect.core.local import Coupled, Loss, Objective, Trained
 from idiolect.core.net import Net
+from idiolect.core.optimizer import BETA_1, BETA_2, CLIP_EPSILON, EPSILON
 from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
 from idiolect.engine.engine import Engine
@@ -23,11 +24,13 @@ from idiolect.engine.threads import Nets
 class LoopLocal(SamplesLocal):
     """One client: every tree has K = 1."""
 
-    def _sgd(self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor) -> Trained:
+    def _sgd(
+        self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor, memory: Tree
+    ) -> Trained:
         batches = self._batches(how, int(start[0]), self.train_net.couples)
         w = {n: v[0].detach().clone() for n, v in params.items()}
         lr = float(how.lr[0]) if isinstance(how.lr, Tensor) else how.lr
-        velocity: Tree = {}
+        memory = {n: v[0] for n, v in memory.items()}
         total, seen = torch.zeros((), device=self.device, dtype=self.dtype), 0
         with dropout_seed(how.purpose, self):
             for batch in batches:
@@ -38,13 +41,8 @@ class LoopLocal(SamplesLocal):
                     wrt = [leaf[n] for n in goal.moving]
                     grads = torch.autograd.grad(value, wrt, allow_unused=True)
                     w = {n: v.detach() for n, v in w.items()}
-                    for n, g in zip(goal.moving, grads, strict=True):
-                        if g is None:
-                            continue
-                        g = g + how.weight_decay * w[n]
-                        if how.momentum:
-                            g = velocity[n] = how.momentum * velocity.get(n, 0) + g
-                        w[n] = w[n] - lr * g
+                    known = zip(goal.moving, grads, strict=True)
+                    w |= _descended(w, {n: g for n, g in known if g is not None}, memory, how, lr)
                     total = total + value.detach() * len(batch)
                     seen += len(batch)
                 if how.after is not None:
@@ -53,7 +51,8 @@ class LoopLocal(SamplesLocal):
         self.steps_taken += how.repeat * len(batches)
         steps = torch.full_like(self.sizes, how.repeat * len(batches))
         params = {n: v.unsqueeze(0) for n, v in w.items()}
-        return Trained(params, (total / max(seen, 1)).reshape(1), steps)
+        kept = {n: v.unsqueeze(0) for n, v in memory.items()} if how.keep else {}
+        return Trained(params, (total / max(seen, 1)).reshape(1), steps, kept)
 
     def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]:
         w = {n: v[0].detach().clone() for n, v in params.items()}
@@ -129,6 +128,37 @@ class LoopEngine(Engine):
                 correct[k] += found if correct.ndim > 1 else found[0]
                 loss[k] += self.task.test_loss(logits, y, "sum").cpu()
         return correct, loss
+
+
+def _descended(w: Tree, grads: Tree, memory: Tree, how: SgdSettings, lr: float) -> Tree:
+    """The leaves after one step against their gradients; `memory` is the optimizer's."""
+    if how.clip:
+        length = torch.stack([g.square().sum() for g in grads.values()]).sum().sqrt()
+        factor = (how.clip / (length + CLIP_EPSILON)).clamp_max(1)
+        grads = {n: g * factor for n, g in grads.items()}
+    if how.optimizer != "sgd":
+        none = torch.zeros_like(tree.any_leaf(grads)).sum()
+        memory["taken"] = memory.get("taken", none) + 1
+    out = {}
+    for n, g in grads.items():
+        if how.optimizer != "adamw":
+            g = g + how.weight_decay * w[n]
+        if how.optimizer == "sgd" and how.momentum:
+            g = memory[f"velocity/{n}"] = how.momentum * memory.get(f"velocity/{n}", 0) + g
+        elif how.optimizer != "sgd":
+            g = _adam(n, g, memory)
+        if how.optimizer == "adamw":
+            g = g + how.weight_decay * w[n]
+        out[n] = w[n] - lr * g
+    return out
+
+
+def _adam(n: str, g: Tensor, memory: Tree) -> Tensor:
+    first = memory[f"first/{n}"] = BETA_1 * memory.get(f"first/{n}", 0) + (1 - BETA_1) * g
+    second = memory[f"second/{n}"] = BETA_2 * memory.get(f"second/{n}", 0) + (1 - BETA_2) * g * g
+    taken = memory["taken"]
+    size = (second / (1 - BETA_2**taken)).sqrt() + EPSILON
+    return first / (1 - BETA_1**taken) / size
 
 
 def _mine(extra: Any, at: Tensor) -> Any:

@@ -19,6 +19,7 @@ from idiolect.core.net import Net
 from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
 from idiolect.engine.cuda_graphs import CapturedStep, CapturedSteps
+from idiolect.engine.descent import Descent
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal, dropout_seed
 from idiolect.engine.steps import Steps
 from idiolect.engine.train import (
@@ -38,12 +39,16 @@ class StackedLocal(SamplesLocal):
 
     captured_steps: CapturedSteps | None = None  # replayed on a GPU
 
-    def _sgd(self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor) -> Trained:
+    def _sgd(
+        self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor, memory: Tree
+    ) -> Trained:
         exact = goal.coupled is True or self.train_net.couples
         steps = self._steps(how, exact, start.tolist(), goal.coupled)
         wide = self._wide(goal, self.train_net)
-        kind = SgdStep(wide, how.repeat, how.weight_decay, how.momentum, how.after)
+        descent = Descent(how.optimizer, how.weight_decay, how.momentum, how.clip)
+        kind = SgdStep(wide, how.repeat, descent, how.after)
         state = self._state(params, goal, steps)
+        state.memory = record.copied(memory, steps.order)
         state.lr = record.select(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
         with dropout_seed(how.purpose, self):
             if captured := self._captured(kind, steps, state):
@@ -52,7 +57,7 @@ class StackedLocal(SamplesLocal):
                 trained = record.copied(state.params, steps.back)
             else:
                 state.params = record.copied(params, steps.order)
-                state.velocity = kind.velocity(state.params)
+                state.memory = kind.memory(state.params) | state.memory
                 for step in steps:
                     kind.step(step, state)
                 trained = record.select(state.params, steps.back)
@@ -61,7 +66,8 @@ class StackedLocal(SamplesLocal):
         self.steps_taken += how.repeat * steps.taken
         mean = record.select(state.total / seen.clamp_min(1), steps.back)
         taken = how.repeat * (steps.size > 0).sum(0)
-        return Trained(trained, mean, record.select(taken.to(self.dtype), steps.back))
+        kept = record.copied(state.memory, steps.back) if how.keep else {}
+        return Trained(trained, mean, record.select(taken.to(self.dtype), steps.back), kept)
 
     def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]:
         net = self.train_net if training else self.net

@@ -1,4 +1,4 @@
-"""The arithmetic of one step of a stack: the loss K clients wide, gradients, and SGD.
+"""The arithmetic of one step of a stack: the loss K clients wide, and its gradients.
 
 The loss of one client is made K wide by `vmap`. Client k's loss depends on client k's row alone, so
 the gradient of the sum of all losses is every client's own gradient. Nothing here knows a client's
@@ -20,6 +20,7 @@ from idiolect.core.local import Coupled, Loss
 from idiolect.core.net import Net
 from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
+from idiolect.engine.descent import Descent
 from idiolect.engine.samples import Samples
 from idiolect.engine.steps import Step
 
@@ -33,7 +34,7 @@ class StepState:
     extra: tuple[Any, ...] = ()  # of the loss: [K, ...] trees and tensors, or `Rows`
     x: Rows | None = None  # inputs that replace the samples'
     lr: float | Tensor = 0.0  # one for all, or [K]
-    velocity: Tree = field(default_factory=dict)  # [K, ...] with momentum
+    memory: Tree = field(default_factory=dict)  # [K, ...] of the optimizer (core/optimizer.py)
 
 
 class StepKind(Protocol):
@@ -42,8 +43,8 @@ class StepKind(Protocol):
     @property
     def loss(self) -> StackedLoss: ...
 
-    def velocity(self, params: Tree) -> Tree:
-        """Zero velocities, if there is momentum."""
+    def memory(self, params: Tree) -> Tree:
+        """What the optimizer remembers, before the first step."""
 
     def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
         """What each client's loss is multiplied by; `keep` is 1 for clients that take the step and
@@ -102,32 +103,27 @@ class SgdStep:
 
     loss: StackedLoss
     repeat: int
-    weight_decay: float
-    momentum: float
+    descent: Descent
     after: Callable[..., Tree] | None
 
-    @property
-    def plain(self) -> bool:
-        """The step is the gradient times the learning rate and nothing else."""
-        return not (self.weight_decay or self.momentum)
-
-    def velocity(self, params: Tree) -> Tree:
-        return tree.zeros_like(tree.pick(params, self.loss.moving)) if self.momentum else {}
+    def memory(self, params: Tree) -> Tree:
+        return self.descent.memory(tree.pick(params, self.loss.moving))
 
     def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
         """Gradients of plain steps come out with the length of the step, which saves two passes
         over all parameters."""
-        return lr * keep if self.plain else keep
+        return lr * keep if self.descent.plain else keep
 
     def step(self, step: Step, state: StepState) -> None:
         scale = step.loss_scale
-        if scale is None and self.plain:
-            scale = self.loss_scale(_lr_of(step, state), torch.ones_like(step.size))
+        lr = _lr_of(step, state)
+        if scale is None and self.descent.plain:
+            scale = self.loss_scale(lr, torch.ones_like(step.size))
         for _ in range(self.repeat):
             part = record.select(state.params, step.who)
             value, grads = self.loss.value_and_grad(part, step, state.extra, state.x, scale)
             moved = {n: g for n, g in zip(self.loss.moving, grads, strict=True) if g is not None}
-            self._descend(step, state, part, moved)
+            self.descent.descend(step, lr, state.memory, part, moved)
             record.put(state.params, step.who, part)
             state.total[step.who] += value * step.size
         if self.after is not None:
@@ -137,38 +133,6 @@ class SgdStep:
                 if step.keep is not None:
                     v = torch.where(tree.column(step.keep.bool(), v), v, part[n])
                 state.params[n][step.who] = v
-
-    def _descend(self, step: Step, state: StepState, part: Tree, grads: Tree) -> None:
-        moved, delta = [part[n] for n in grads], list(grads.values())
-        if self.plain:
-            torch._foreach_sub_(moved, delta)
-            return
-        if self.weight_decay:
-            torch._foreach_add_(delta, moved, alpha=self.weight_decay)
-        if self.momentum:
-            speed = record.select({n: state.velocity[n] for n in grads}, step.who)
-            delta = self._accelerated(list(speed.values()), delta, step.keep)
-            record.put(state.velocity, step.who, speed)
-        if step.keep is not None:
-            delta = [d * tree.column(step.keep, d) for d in delta]
-        lr = _lr_of(step, state)
-        if not isinstance(lr, Tensor):
-            torch._foreach_add_(moved, delta, alpha=-lr)
-        elif lr.ndim == 0:
-            torch._foreach_sub_(moved, torch._foreach_mul(delta, lr))
-        else:
-            torch._foreach_sub_(moved, [d * tree.column(lr, d) for d in delta])
-
-    def _accelerated(
-        self, speed: list[Tensor], delta: list[Tensor], keep: Tensor | None
-    ) -> list[Tensor]:
-        """The new velocities, also written into `speed`; those of clients not kept stay."""
-        new = [v * self.momentum + d for v, d in zip(speed, delta, strict=True)]
-        if keep is not None:
-            pairs = zip(new, speed, strict=True)
-            new = [torch.where(tree.column(keep.bool(), a), a, b) for a, b in pairs]
-        torch._foreach_copy_(speed, new)
-        return new
 
 
 def _lr_of(step: Step, state: StepState) -> float | Tensor:
@@ -183,7 +147,7 @@ class SquaredNormStep:
 
     loss: StackedLoss
 
-    def velocity(self, params: Tree) -> Tree:
+    def memory(self, params: Tree) -> Tree:
         return {}
 
     def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:

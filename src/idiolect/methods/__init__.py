@@ -2,11 +2,13 @@
 
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
 from idiolect.core.fields import named
 from idiolect.core.method import Method
+from idiolect.errors import UserError
 from idiolect.methods.fine_tuning import SUFFIX, fine_tuned
 
 
@@ -56,7 +58,21 @@ REGISTRY = registered(defined())
 
 def build(section: Mapping[str, Any] | str) -> Method:
     """A method from its name and hyperparameters."""
+    if isinstance(section, Mapping) and section.get("name") in REGISTRY:
+        section = _with_its_own_update(section)
     return named(REGISTRY, section, "method")
+
+
+def _with_its_own_update(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Methods that prescribe how clients step have no choice of it: say what they do."""
+    kind, told = REGISTRY[section["name"]], section.get("optimizer")
+    if told is None or "optimizer" in {known.name for known in fields(kind)}:
+        return section
+    only = getattr(kind, "optimizer", None)
+    if told == only:
+        return {key: value for key, value in section.items() if key != "optimizer"}
+    allows = f"allows {only} only" if only else "has no method.optimizer"
+    raise UserError(f"{kind.name} prescribes its own update and {allows}; leave out {told!r}")
 
 
 __all__ = ["REGISTRY", "Method", "build"]

@@ -67,7 +67,7 @@ class APFL(FedAvg):
         return {"v": weights, "stats": stats, "alpha": alpha}
 
     def _adapted(self, w: Tree, mine: Record, local: Local) -> Tensor:
-        how = self.batches | {"lr": self.lr * self.lr_decay**local.round, "purpose": "alpha"}
+        how = self.batches | {"lr": self.lr * self.lr_factor(local.round), "purpose": "alpha"}
         how |= {"extra": (w, mine["v"], mine["stats"]), "steps": 1, "start": local.round}
         moved = local.sgd(of_alpha, {"alpha": mine["alpha"]}, train=("alpha",), **how).params
         alpha = moved["alpha"].clamp(0, 1)

@@ -49,7 +49,7 @@ class Ditto(FedAvg):
     def _personalize(self, local: Local, own: Tree, towards: Tree) -> Tree:
         how: dict[str, Any] = {}
         if self.personal_lr:
-            how["lr"] = self.personal_lr * self.lr_decay**local.round
+            how["lr"] = self.personal_lr * self.lr_factor(local.round)
         if self.personal_epochs:
             how |= {"epochs": self.personal_epochs, "steps": 0}
         anchor = tree.pick(towards, local.net.weights)

@@ -67,7 +67,7 @@ class FedPAC(SgdMethod):
         base, head, known = down["base"], down["head"], down["known"]
         means, statistics = self._statistics(base | head, local)
         how: dict[str, Any] = {"epochs": self.head_epochs, "steps": 0, "purpose": "head"}
-        how["lr"] = self.head_lr * self.lr_decay**local.round
+        how["lr"] = self.head_lr * self.lr_factor(local.round)
         model = self.train(local, base | head, train=head, **how)
         target = torch.where(known[..., None], down["centroids"], means)
         pull = local.each(self.lam)[:, None] * known.any(1, keepdim=True).expand_as(known)

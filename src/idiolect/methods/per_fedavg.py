@@ -19,7 +19,7 @@ adapt_steps=0. PLGA's Table 2 has its asynchronous variant, `per_fedavg_async`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -76,6 +76,8 @@ def meta(form: str) -> Callable[..., Tensor]:
 class PerFedAvg(FedAvg):
     """One global model, a step away from everybody's own."""
 
+    momentum: float = hyper(0.0, needs="")
+    optimizer: ClassVar[Literal["sgd"]] = "sgd"  # type: ignore[misc]  # Algorithm 1
     lr: float = hyper(0.01, "beta: learning rate of the meta step", above=0)
     alpha: float = hyper(0.01, "step a client takes to make the model its own", min=0)
     form: Literal["first_order", "hessian_free", "exact", "two_step"] = hyper(
@@ -102,6 +104,6 @@ class PerFedAvg(FedAvg):
     def adapt(self, params: Tree, local: Local) -> Tree:
         if not self.adapt_steps:
             return params
-        how: dict[str, Any] = {"lr": self.alpha, "momentum": 0.0, "weight_decay": 0.0}
+        how: dict[str, Any] = {"lr": self.alpha, "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0}
         how |= {"steps": self.adapt_steps, "start": local.round * self.adapt_steps}
         return self.train(local, params, purpose="adapt", **how)

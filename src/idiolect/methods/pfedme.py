@@ -58,7 +58,7 @@ class PFedMe(FedAvg):
         return {"theta": start}
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
-        weights, decay = local.net.weights, self.lr_decay**local.round
+        weights, decay = local.net.weights, self.lr_factor(local.round)
         start = tree.leaves({"theta": down["model"], "w": tree.pick(down["model"], weights)})
         how: dict[str, Any] = {"lr": self.personal_lr * decay, "repeat": self.inner_steps}
         how |= {"train": [f"theta/{n}" for n in weights], "after": follow}

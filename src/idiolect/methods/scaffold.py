@@ -15,7 +15,7 @@ change it. Only weights have control variates; BatchNorm statistics are averaged
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class Scaffold(FedAvg):
     """One global model, local steps corrected for the client's own drift."""
 
     weighting: Literal["samples", "uniform"] = hyper("uniform")
+    momentum: float = hyper(0.0, needs="")
+    optimizer: ClassVar[Literal["sgd"]] = "sgd"  # type: ignore[misc]  # c_i+ divides by its steps
     option: Literal[2, 1] = hyper(2, "c_i+ from the steps taken (2) or a gradient at x (1)")
     server_lr: float = hyper(1.0, "server step eta", above=0)
 
@@ -60,7 +62,7 @@ class Scaffold(FedAvg):
         if self.option == 1:
             fresh, _, _ = local.grad(cross_entropy, x)
         else:
-            lr = local.each(self.lr * self.lr_decay**local.round)
+            lr = local.each(self.lr * self.lr_factor(local.round))
             moved = tree.sub(tree.pick(x, c), tree.pick(y, c))
             fresh = tree.add(tree.sub(own, c), tree.scale(moved, 1 / (done.steps * lr)))
         return {"model": y, "control": tree.sub(fresh, own)}, {"control": fresh}

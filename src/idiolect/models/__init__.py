@@ -1,12 +1,27 @@
-"""Networks by name, and your own by `module:Class`."""
+"""Networks by name, and your own by `module:Class`; adapters on any of them."""
 
+from idiolect.models.adapters import adapted
 from idiolect.models.build import (
     build,
     check_fits,
     default_model,
     list_models,
+    plain,
     resolved,
     wants_tokens,
 )
+from idiolect.models.head import name_head
+from idiolect.models.low_rank import merged
 
-__all__ = ["build", "check_fits", "default_model", "list_models", "resolved", "wants_tokens"]
+__all__ = [
+    "adapted",
+    "build",
+    "check_fits",
+    "default_model",
+    "list_models",
+    "merged",
+    "name_head",
+    "plain",
+    "resolved",
+    "wants_tokens",
+]

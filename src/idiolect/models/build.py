@@ -3,17 +3,36 @@
 import inspect
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from idiolect.core import own_code
+from idiolect.core.fields import Checked, hyper
+from idiolect.core.net import logits_of
 from idiolect.errors import UserError
+from idiolect.models.adapters import adapted, parse
 from idiolect.models.blocks import Shape
-from idiolect.models.head import HeadWatch
+from idiolect.models.head import HeadWatch, name_head
 from idiolect.models.networks import Model
 from idiolect.models.trial import check_trains
+
+
+@dataclass(frozen=True)
+class ModelOptions(Checked):
+    """Options of `model:` that every network has, your own too."""
+
+    section = "model"
+
+    head: str = hyper("", "the layer that makes the logits, where that is not clear: its name")
+    adapt: str = hyper("", "train only small parts: lora:RANK, bias, norm, head, or several")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adapt:
+            parse(self.adapt)
 
 
 def build(
@@ -30,14 +49,34 @@ def build(
     """
     shape = tuple(int(n) for n in shape)
     name = str(section.get("name"))
+    own = own_code.is_own(name)
+    make_it = own_code.load(name, nn.Module, "model", allow_code) if own else None
+    section, options = _divided(section, inspect.signature(make_it).parameters if make_it else ())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if own_code.is_own(name):
-            model = _own(section, shape, classes, allow_code)
+        if make_it is not None:
+            model = _own(make_it, section, shape, classes)
         else:
             model = Model.from_section(section).network(shape, classes)
+        if options.head:
+            name_head(model, options.head)
         check_fits(model, shape, classes, f"model '{name}'")
-    return model
+    return adapted(model, options.adapt, seed) if options.adapt else model
+
+
+def plain(section: dict[str, Any]) -> dict[str, Any]:
+    """The section of the network without its adapters, into which merged weights load."""
+    return {key: value for key, value in section.items() if key != "adapt"}
+
+
+def _divided(
+    section: dict[str, Any], arguments: Collection[str] = ()
+) -> tuple[dict[str, Any], ModelOptions]:
+    """The network's own options, and those that every network has; an own class that takes an
+    argument of such a name gets it."""
+    common = {known.name for known in fields(ModelOptions)} - set(arguments)
+    own = {key: value for key, value in section.items() if key not in common}
+    return own, ModelOptions(**{key: section[key] for key in common if key in section})
 
 
 def resolved(section: dict[str, Any], shape: Shape | None) -> dict[str, Any]:
@@ -48,7 +87,9 @@ def resolved(section: dict[str, Any], shape: Shape | None) -> dict[str, Any]:
     section = dict(section) if shape is None else {"name": default_model(shape), **section}
     if own_code.is_own(section["name"]):
         return {**section, "name": own_code.whole(section["name"])}
-    return Model.from_section(section).resolved()
+    own, options = _divided(section)
+    given = {key: value for key, value in options.as_dict().items() if value}
+    return Model.from_section(own).resolved() | given
 
 
 def default_model(shape: Shape) -> str:
@@ -65,16 +106,15 @@ def list_models() -> list[dict[str, Any]]:
 
 
 def _own(
-    section: dict[str, Any], shape: Shape, classes: int, allow_code: Collection[str]
+    make_it: type[nn.Module], section: dict[str, Any], shape: Shape, classes: int
 ) -> nn.Module:
     """Your own class, called with your options, and with `shape` and `classes` if it takes them."""
     options = dict(section)
     name = options.pop("name")
-    make = own_code.load(name, nn.Module, "model", allow_code)
     try:
-        takes = inspect.signature(make).parameters
+        takes = inspect.signature(make_it).parameters
         given = {"shape": shape, "classes": classes}
-        return make(**{k: v for k, v in given.items() if k in takes}, **options)
+        return make_it(**{k: v for k, v in given.items() if k in takes}, **options)
     except (Exception, SystemExit) as error:
         raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
 
@@ -88,9 +128,12 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
     was_training = model.training
     model.eval()  # so that batch norm neither needs a batch nor moves its statistics
     try:
-        with torch.no_grad(), HeadWatch(model) as watch:
-            out = model(torch.zeros(2, *shape, dtype=dtype))
-        watch.mark(out)
+        with torch.enable_grad(), HeadWatch(model) as watch:
+            out = logits_of(model(torch.zeros(2, *shape, dtype=dtype)))
+        if isinstance(out, Tensor):
+            watch.mark(out)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(
             f"{what} cannot take samples of shape {list(shape)}: {_one_line(error)}"
@@ -101,7 +144,7 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
     if got != [2, classes]:
         raise UserError(
             f"{what} gives {got} for 2 samples but the data has {classes} classes:"
-            f" it must give [2, {classes}]"
+            f" it must give [2, {classes}], or a dict with these as 'logits'"
         )
     check_trains(model, shape, what)
 

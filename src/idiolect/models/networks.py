@@ -18,6 +18,7 @@ from idiolect.models.blocks import (
     glorot,
     on_convs,
 )
+from idiolect.models.transformer import PatchEncoder
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,23 @@ class CnnSmall(Model):
     def network(self, shape: Shape, classes: int) -> Network:
         convs = conv_pools(shape, 16, 32, kernel=3, padding=1)
         return on_convs(convs, shape, classes, self.hidden)
+
+
+@dataclass(frozen=True)
+class Vit(Model):
+    """A vision transformer; with `adapt` a large one is personalized by small parts."""
+
+    width: int = hyper(192, "features of every patch", min=1)
+    depth: int = hyper(6, "layers", min=1)
+    heads: int = hyper(3, "heads of attention; width is a multiple of it", min=1)
+    patch: int = hyper(4, "pixels of a patch's side", min=1)
+
+    name = "vit"
+
+    def network(self, shape: Shape, classes: int) -> Network:
+        channels(shape)
+        body = PatchEncoder(shape, self.width, self.depth, self.heads, self.patch)
+        return Network(body, self.width, classes)
 
 
 @dataclass(frozen=True)

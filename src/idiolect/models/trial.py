@@ -5,6 +5,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
+from idiolect.core.net import logits_of
 from idiolect.core.text import reason
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
@@ -21,7 +22,7 @@ def check_trains(model: nn.Module, shape: Shape, what: str) -> None:
         copy.train()
         try:
             with torch.enable_grad():
-                out = copy(x).sum()
+                out = logits_of(copy(x)).sum()
                 reached = out.requires_grad
                 if reached:
                     out.backward()

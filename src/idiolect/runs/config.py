@@ -53,6 +53,16 @@ class RunConfig(SimulationOptions):
 SECTIONS = ("method", "data", "split", "model")
 SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.count"}
 SETTINGS = tuple(RunConfig().as_dict())
+# Settings of methods that came later: at these values runs made before stay the same runs.
+LATER = {
+    "optimizer": "sgd",
+    "clip": 0.0,
+    "keep_optimizer": False,
+    "lr_schedule": "step",
+    "lr_every": 1,
+    "lr_rounds": 0,
+    "lr_warmup": 0,
+}
 
 
 def resolve(
@@ -197,6 +207,9 @@ def digest(config: Config) -> str:
     what = {key: value for key, value in config.items() if key != "keep"}
     if not what.get("measure"):  # so that runs made before it existed stay the same
         what.pop("measure", None)
+    if isinstance(what.get("method"), Mapping):
+        method = what["method"].items()
+        what["method"] = {k: v for k, v in method if k not in LATER or v != LATER[k]}
     if isinstance(what.get("clock"), Mapping):  # `window: 2` and `window: 2.0` are the same clock
         what["clock"] = Clock.of(what["clock"]).as_dict()
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

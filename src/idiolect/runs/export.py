@@ -1,7 +1,8 @@
 """Trained models as plain safetensors files, one folder per exported round.
 
 `models/round_0003/server.safetensors`, `models/round_0003/client_0000.safetensors`, …; names inside
-are those of the plain nn.Module's state dict.
+are those of the plain nn.Module's state dict. With adapters (`model.adapt`) what all clients share,
+frozen, is there once, `base.safetensors`, and the other files hold what trained.
 """
 
 import os
@@ -10,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from idiolect.core import files
+from idiolect.core import files, tree
 from idiolect.errors import UserError
+from idiolect.simulation.starting_weights import BASE
 
 When = Literal["every", "last", "best"]
-FILES = ("server.safetensors", "client_*.safetensors", "round.json")  # of one export
+FILES = ("server.safetensors", "client_*.safetensors", BASE, "round.json")  # of one export
 _EXPORT = re.compile(r"round_(?P<round>\d{4,})|last|best")
 _UNFINISHED = re.compile(rf"\.({_EXPORT.pattern})\.(new|old)")
 
@@ -22,9 +24,8 @@ _UNFINISHED = re.compile(rf"\.({_EXPORT.pattern})\.(new|old)")
 class ModelExport:
     """Writes `models/` as `--save-models` asks; does nothing when it does not."""
 
-    def __init__(self, folder: Path, when: When | None) -> None:
-        self.folder = folder
-        self.when = when
+    def __init__(self, folder: Path, when: When | None, adapters: bool = False) -> None:
+        self.folder, self.when, self.adapters = folder, when, adapters
         self.best: float | None = None
 
     def round_done(self, sim: Any, round: int, clients: int, score: float | None) -> None:
@@ -76,12 +77,15 @@ class ModelExport:
         for leftover in (draft, old):
             _delete(leftover)
         draft.mkdir(parents=True)
+        base = sim.frozen_part() if self.adapters else {}
+        if base:
+            files.write_tensors(draft / BASE, base)
         server = sim.server_model()
         if server is not None:
-            files.write_tensors(draft / "server.safetensors", server)
+            files.write_tensors(draft / "server.safetensors", tree.drop(server, base))
         for client in range(clients):
             path = draft / f"client_{client:04d}.safetensors"
-            files.write_tensors(path, sim.personal_model(client))
+            files.write_tensors(path, tree.drop(sim.personal_model(client), base))
         files.write_json(draft / "round.json", {"round": round})
         if final.exists():
             os.rename(final, old)

@@ -19,6 +19,7 @@ from idiolect.runs.execute import execute
 from idiolect.runs.progress import Progress
 from idiolect.simulation import simulate as simulation
 from idiolect.simulation.outcome import Round
+from idiolect.simulation.starting_weights import read_weights
 
 SOURCE = "python"  # the name of data and split that no file holds
 
@@ -97,13 +98,11 @@ def _config(method: Method, federation: Federation, model: nn.Module, chosen: An
 
 def _models(folder: Path) -> dict[int, simulation.Models]:
     """What the run saved, by round."""
-    from safetensors.torch import load_file
-
     found = {}
     for export in sorted(folder.iterdir()) if folder.is_dir() else ():
         server = export / "server.safetensors"
         clients = sorted(export.glob("client_*.safetensors"), key=lambda p: (len(p.name), p.name))
         at = int(json.loads((export / "round.json").read_text(encoding="utf-8"))["round"])
-        shared = load_file(server) if server.exists() else None
-        found[at] = simulation.Models(shared, [load_file(one) for one in clients])
+        shared = read_weights(server) if server.exists() else None
+        found[at] = simulation.Models(shared, [read_weights(one) for one in clients])
     return found

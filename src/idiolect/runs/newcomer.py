@@ -56,7 +56,7 @@ def adapt(run: TrainedRun, file: Path, name: str) -> tuple[TrainedRun, Newcomer]
     at, client = joined.restore(), joined.federation.n_clients - 1
     delivered, trained = personal_models(joined.sim, client)
     test = joined.federation.test[client]
-    found = [PersonalModel(w, at, f"checkpoint of round {at}") for w in (delivered, trained)]
+    found = [joined.model(w, at, f"checkpoint of round {at}") for w in (delivered, trained)]
     before, after = (
         predictions.accuracy(joined.module(one), joined.federation, test) for one in found
     )

@@ -1,6 +1,7 @@
 """A client's model as files that stand alone: weights, and a card that says what they are.
 
-DIR/model.safetensors  weights under the names of the plain nn.Module
+DIR/model.safetensors  weights under the names of the plain nn.Module, adapters merged into them
+DIR/adapters.safetensors  what trained, where the network had adapters
 DIR/card.json          classes, input, network, method, accuracy, data, licence, commit
 DIR/README.md          the same for people, with the lines that load it
 DIR/model.onnx         where it was asked for
@@ -14,7 +15,8 @@ import torch
 from torch import nn
 
 import idiolect
-from idiolect.core import files
+from idiolect import models
+from idiolect.core import files, tree
 from idiolect.core.own_code import is_own
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
@@ -65,7 +67,8 @@ def describe(
             "mean": fed.mean and list(fed.mean),
             "std": fed.std and list(fed.std),
         },
-        "model": run.network,
+        "model": models.plain(run.network),
+        "adapt": run.network.get("adapt"),
         "parameters": sum(p.numel() for p in module.parameters()),
         "method": dict(config["method"]),
         "metric": {
@@ -90,7 +93,9 @@ def describe(
 def write(out: Path, model: PersonalModel, card: Card) -> None:
     """The files of an export, each whole or as it was."""
     out.mkdir(parents=True, exist_ok=True)
-    files.write_tensors(out / "model.safetensors", model.weights)
+    files.write_tensors(out / "model.safetensors", model.merged)
+    if card["adapt"]:
+        files.write_tensors(out / "adapters.safetensors", tree.pick(model.weights, model.trained))
     files.write_json(out / "card.json", card)
     files.write_text(out / "README.md", _page(card))
 

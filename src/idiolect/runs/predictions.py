@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from idiolect.core import files
+from idiolect.core.net import logits_of
 from idiolect.data import Federation
 from idiolect.models.build import wants_tokens
 
@@ -22,7 +23,7 @@ def probabilities(module: nn.Module, samples: Federation, rows: torch.Tensor) ->
     with torch.no_grad():
         for some in rows.split(TOGETHER):
             x = samples.x[some] if tokens else samples.inputs(some, dtype)
-            found.append(module(x).softmax(1))
+            found.append(logits_of(module(x)).softmax(1))
     return torch.cat(found).numpy()
 
 

@@ -37,7 +37,9 @@ class Recorder:
         self.clients = ClientLog(out)
         self.matrices = MatrixLog(out)
         self.saved: int | None = None
-        self.exports = ModelExport(out / "models", config["save_models"])
+        self.exports = ModelExport(
+            out / "models", config["save_models"], adapters="adapt" in config["model"]
+        )
         self.checkpoints: list[int] = []  # rounds to go on from, newest first
         self.place = 0  # among the runs that take their rounds together
         self.stack: tuple[str, ...] = ()  # digests of the runs that are computed with this one

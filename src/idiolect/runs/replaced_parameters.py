@@ -19,10 +19,9 @@ def replacement_of_run(
 ) -> dict[str, np.ndarray]:
     """Test accuracy of every client of a run that exported its models: `intact`, with the `top`
     share of its parameters replaced, and with as many at `random`."""
-    from safetensors.torch import load_file
-
     from idiolect import models
     from idiolect.simulation.fisher_replacement import replacement
+    from idiolect.simulation.starting_weights import read_weights
 
     config = read_config(Path(run))
     files = sorted((Path(run) / "models" / export).glob("client_*.safetensors"))
@@ -31,5 +30,5 @@ def replacement_of_run(
     federation = load_federation(config)
     section = {"name": models.default_model(federation.shape), **config["model"]}
     net = models.build(section, federation.shape, federation.classes, config["seed"])
-    states = [load_file(file) for file in files]
+    states = [read_weights(file) for file in files]
     return replacement(federation, net, states, share=share, by=by, seed=config["seed"])

@@ -24,6 +24,7 @@ from idiolect.runs.environment import check_inputs
 from idiolect.runs.from_python import SOURCE
 from idiolect.runs.history import ClientLog
 from idiolect.simulation.simulate import prepare
+from idiolect.simulation.starting_weights import read_weights
 
 SAVE_FIRST = "run it again with --save-models last"
 
@@ -35,6 +36,12 @@ class PersonalModel:
     weights: Tree
     round: int
     source: str  # the part of the run it was read from
+    trained: tuple[str, ...] = ()  # names of what trained; the rest was frozen
+
+    @property
+    def merged(self) -> Tree:
+        """The weights with the adapters added to them, if there are any."""
+        return models.merged(self.weights)
 
 
 class TrainedRun:
@@ -90,12 +97,14 @@ class TrainedRun:
         raise did_you_mean(who, names, f"client of {self.path}")
 
     def module(self, model: PersonalModel | None = None) -> nn.Module:
-        """The plain module: with these weights, ready to predict, or as training starts from it."""
+        """The plain module: with these weights, ready to predict, or as training starts from it
+        (with its adapters, if it has any)."""
         shape, classes, seed = self.federation.shape, self.federation.classes, self.config["seed"]
-        module = models.build(self.network, shape, classes, seed, self._allowed)
+        network = self.network if model is None else models.plain(self.network)
+        module = models.build(network, shape, classes, seed, self._allowed)
         if model is not None:
             floats = [v.dtype for v in model.weights.values() if v.is_floating_point()]
-            module.to(floats[0]).load_state_dict(model.weights)
+            module.to(floats[0]).load_state_dict(model.merged)
             module.eval()
         return module
 
@@ -104,14 +113,17 @@ class TrainedRun:
         folder = self._saved()
         if folder is None:
             at = self.restore()
-            return PersonalModel(self.sim.personal_model(client), at, f"checkpoint of round {at}")
-        from safetensors.torch import load_file
-
+            weights = self.sim.personal_model(client)
+            return self.model(weights, at, f"checkpoint of round {at}")
         file = folder / f"client_{client:04d}.safetensors"
         with run_files.sound(file):
-            weights = load_file(file)
+            weights = read_weights(file)
             at = run_files.read_json(folder / "round.json")["round"]
-        return PersonalModel(weights, int(at), f"models/{folder.name}")
+        return self.model(weights, int(at), f"models/{folder.name}")
+
+    def model(self, weights: Tree, round: int, source: str) -> PersonalModel:
+        """What a client of this run predicts with."""
+        return PersonalModel(weights, round, source, self.sim.engine.net.names)
 
     def restore(self) -> int:
         """Put the simulation where the last checkpoint left it; its round."""

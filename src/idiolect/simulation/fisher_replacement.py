@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect.core import rng
+from idiolect.core.net import logits_of
 from idiolect.data import Federation
 
 State = Mapping[str, Tensor]
@@ -102,5 +103,4 @@ def _accuracy(module: nn.Module, federation: Federation, client: int) -> float:
 
 def _logits(module: nn.Module, federation: Federation, rows: Tensor) -> Tensor:
     dtype = next(module.parameters()).dtype
-    out: Tensor = module(federation.inputs(rows, dtype))
-    return out
+    return logits_of(module(federation.inputs(rows, dtype)))

@@ -8,8 +8,8 @@ engine can work for one simulation, or do the same task of several in one wider 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -67,17 +67,23 @@ class Fitted:
     steps: Tensor  # [K] gradient steps taken
     train_loss: Tensor  # [K]
     logs: Tree
+    kept: Record = field(default_factory=dict)  # what optimizers remember, private as `mine`
 
 
 class Fit(Task):
-    """Local work of a round, from what clients are sent and what they have."""
+    """Local work of a round, from what clients are sent and what they have: `mine`, and what their
+    optimizers remember, if they do."""
 
     def do(self, method: Method, engine: Engine) -> Fitted:
         def work(local: Local, *records: Record) -> Record:
             up, mine = self.call(method, local, *records)
-            facts = {"samples": torch.from_numpy(local.samples_seen), "loss": local.train_loss}
-            facts["steps"] = torch.from_numpy(local.steps_taken)
-            return {"up": up, "mine": mine, "facts": facts | {"logs": local.logs}}
+            facts: Record = {
+                "samples": torch.from_numpy(local.samples_seen),
+                "steps": torch.from_numpy(local.steps_taken),
+                "loss": local.train_loss,
+                "logs": local.logs,
+            }
+            return {"up": up, "mine": mine, "facts": facts, "kept": local.kept}
 
         batch_size: Any = getattr(method, "batch_size", "full")
         done = engine.run(self.ids, self.when, work, *self.records, batch_size=batch_size)
@@ -85,10 +91,11 @@ class Fit(Task):
         # Made from what every rank has now: sending the models on top would double the traffic.
         trained = method.trained(self.records[0], up, mine)
         counted = facts["samples"], facts["steps"]
-        return Fitted(up, mine, trained, *counted, facts["loss"], facts["logs"])
+        return Fitted(up, mine, trained, *counted, facts["loss"], facts["logs"], done["kept"])
 
     def call(self, method: Method, local: Local, *records: Record) -> tuple[Record, Record]:
-        down, mine = records
+        down, mine, *kept = records
+        local.remembered = kept[0] if kept else {}
         return method.fit(down, mine, local)
 
     @staticmethod
@@ -178,6 +185,17 @@ def together(
                 done[k] = end.value
         answers = do(waiting) if waiting else {}
     return [done[k] for k in range(len(askings))]
+
+
+def first_state(
+    method: Method, engine: Engine, common: Tree, own: Mapping[int, Tree], ids: list[int]
+) -> Record:
+    """What these clients keep at first: made from the common model, or from one of their own."""
+    begin = tree.expand(common, len(ids))
+    if own:
+        rows = [own.get(i, common) for i in ids]
+        begin = {n: torch.stack([r[n].to(engine.device) for r in rows]) for n in common}
+    return engine.to_device(method.client_init(begin, engine.local(ids, 0)))
 
 
 def _shapes(record: Record) -> tuple[tuple[str, torch.Size, torch.dtype], ...]:

@@ -17,16 +17,16 @@ from idiolect.core.storage import Keep
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.engine import select
-from idiolect.engine.engine import Engine
 from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
 from idiolect.simulation import schedule as schedules
 from idiolect.simulation import server_state
 from idiolect.simulation.evaluation import Evaluation, Models
+from idiolect.simulation.kept_optimizers import KeptOptimizers
 from idiolect.simulation.measures import Measures
 from idiolect.simulation.measuring import Measuring
 from idiolect.simulation.outcome import Open, Round, Span
-from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, alone
+from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, alone, first_state
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, Turn
 from idiolect.simulation.scores import Columns, client_columns
 
@@ -59,6 +59,7 @@ class Simulation:
             raise UserError(f"rounds must be at least 1, not {rounds}")
         if eval_every < 1:
             raise UserError(f"eval_every must be at least 1, not {eval_every}")
+        method = method.over(rounds)
         self.method, self.federation, self.rounds, self.seed = method, federation, rounds, seed
         self.eval_every = eval_every
         self.device = select.pick_device(device)
@@ -83,7 +84,8 @@ class Simulation:
         self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
         if schedule is None and not stragglers and clock is None:
             self.server.expected = Participation.of(participation).expected(len(sizes))
-        self.mine = Table(partial(_client_init, method, self.engine, begin, own))
+        self.mine = Table(partial(first_state, method, self.engine, begin, own))
+        self.kept = KeptOptimizers(self.device, keep, federation.n_clients)
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
@@ -165,17 +167,18 @@ class Simulation:
             method.prepare(self.server, turn.start)
             down = self._download(turn.start)
             k, mine = len(turn.start), self.mine[turn.start]
-            fitted: Fitted = yield Fit(turn.start, t, (down.stacked(k), mine))
+            given = (down.stacked(k), mine, self.kept[turn.start])
+            fitted: Fitted = yield Fit(turn.start, t, given)
             result.bytes_down += down.nbytes(k)
             self.mine[turn.start] = fitted.mine
+            self.kept[turn.start] = fitted.kept
             fresh = fitted.up
             result.samples, result.steps = int(fitted.samples.sum()), int(fitted.steps.sum())
             self._show(fitted.logs, turn.start, result)
             unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
             if self.measure and server_state.is_tested(t + 1, self.rounds, self.eval_every):
-                given = (down.stacked(k), mine)
-                yield from self.measuring.local_work(turn.start, t, given, fitted, result)
+                yield from self.measuring.local_work(turn.start, t, given[:2], fitted, result)
         ups = yield from self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
             method.aggregate(self.server, ups)
@@ -311,6 +314,7 @@ class Simulation:
             "mine": server_state.by_name(self.mine.items()),
             "pending": server_state.by_name((i, row) for i, (_, row) in self.pending.items()),
             "metrics": self.scores.state(),
+            **self.kept.state(),
         }
         since = {str(i): s for i, (s, _) in self.pending.items()}
         return server_state.on_host(everything), {"round": self.round, "pending": since}
@@ -323,6 +327,7 @@ class Simulation:
         pending = server_state.by_id(state["pending"])
         self.pending = {i: (meta["pending"][str(i)], row) for i, row in pending.items()}
         self.scores.restore(state["metrics"])
+        self.kept.restore(state)
         self.round = int(meta["round"])
 
     def server_model(self) -> Tree | None:
@@ -335,13 +340,6 @@ class Simulation:
             params = tree.client(self._personal([client]), 0)
         return server_state.exported(self.engine.net, params, self._module_state)
 
-
-def _client_init(
-    method: Method, engine: Engine, common: Tree, own: Mapping[int, Tree], ids: list[int]
-) -> Record:
-    """The first state of these clients: from the common model, or from one of their own."""
-    begin = tree.expand(common, len(ids))
-    if own:
-        rows = [own.get(i, common) for i in ids]
-        begin = {n: torch.stack([r[n].to(engine.device) for r in rows]) for n in common}
-    return engine.to_device(method.client_init(begin, engine.local(ids, 0)))
+    def frozen_part(self) -> Tree:
+        """What no client's training changes, under the plain module's names."""
+        return server_state.frozen(self.engine.net, self._module_state)

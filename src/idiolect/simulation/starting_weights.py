@@ -1,4 +1,7 @@
-"""Starting weights from files: one safetensors file, or a folder as a run exports it."""
+"""Starting weights from files: one safetensors file, or a folder as a run exports it.
+
+In an export of adapters the frozen base lies once beside the clients' files, as base.safetensors.
+"""
 
 import warnings
 from collections.abc import Collection, Mapping
@@ -7,6 +10,8 @@ from pathlib import Path
 from torch import Tensor
 
 from idiolect.errors import UserError
+
+BASE = "base.safetensors"
 
 
 def load_init(path: Path) -> tuple[dict[str, Tensor] | None, dict[int, dict[str, Tensor]]]:
@@ -43,20 +48,30 @@ def check_clients(ids: Collection[int], clients: int, source: str) -> None:
 def check_complete(
     given: Mapping[str, Tensor] | None, model: Mapping[str, Tensor], source: str
 ) -> None:
-    """A starting point is whole: a weight left random by a slip in its name would go unnoticed."""
+    """A starting point is whole: a weight left random by a slip in its name would go unnoticed.
+    Adapters may be missing: they start beside a base that was trained without them."""
     if given is None:
         return
     for name in model:
-        if name not in given and not name.endswith("num_batches_tracked"):
+        leaf = name.rpartition(".")[2]
+        if name not in given and leaf != "num_batches_tracked" and not leaf.startswith("lora_"):
             raise UserError(f"init: {source} lacks the model's weight '{name}'")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; of a client's adapters, with the base that lies beside them."""
+    from safetensors.torch import load_file
+
+    base = path.parent / BASE
+    beside = path.name.startswith(("client_", "server.")) and base.exists()
+    return {**(load_file(base) if beside else {}), **load_file(path)}
 
 
 def _load(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        return read_weights(path)
     except (OSError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"init: {path} is not a readable safetensors file ({reason})") from None

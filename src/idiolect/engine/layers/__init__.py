@@ -11,6 +11,7 @@ from idiolect.engine.layers.norm import StackedLayerNorm
 from idiolect.engine.layers.pool import MaxPool2d
 from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
+from idiolect.engine.layers.stacked_low_rank import STACKED as LOW_RANK
 
 
 def install(module: nn.Module, device: torch.device) -> None:
@@ -25,6 +26,7 @@ def install(module: nn.Module, device: torch.device) -> None:
         for kind in better:
             if kind.replaces(layer):
                 layer.__class__ = kind
+        layer.__class__ = LOW_RANK.get(type(layer), type(layer))
         if StackedRecurrent.replaces(layer):
             layer.__class__ = StackedRecurrent.of(type(layer))
 
