@@ -81,8 +81,8 @@ def _run(
         recorders = _opened(todo, resume, progress, from_start)
         for group in _stacks(recorders):
             lead = group[0]
-            for place, run in enumerate(group):
-                run.place = place
+            for number, run in enumerate(group):
+                run.place = number
             past = [event for run in group for event in run.events]
             sent = sum(event["bytes_up"] + event["bytes_down"] for event in past)
             configs = [run.config for run in group]
