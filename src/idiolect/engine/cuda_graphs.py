@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -129,8 +130,11 @@ class CapturedStep:
     def run(self, steps: Steps, state: StepState) -> StepState:
         """All steps from `state`; the result lies in the buffers until the next run."""
         needed = [min(s for s in self.stack_sizes if s >= a) for a in steps.active.tolist()]
-        for size in sorted(set(needed) - set(self.graphs), reverse=True):
+        missing = sorted(set(needed) - set(self.graphs), reverse=True)
+        for size in missing:
             self.graphs[size] = self._capture(size)
+        if missing and self._can_be_captured:
+            torch.cuda.empty_cache()  # what the first step took on the captures' stream
         self._load(steps, state)
         uncaptured = replace(self.state, lr=state.lr)
         for t, size in enumerate(needed):
@@ -240,10 +244,16 @@ def _renew_random_numbers() -> None:
     ours.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
+@cache
+def _stream_of(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
 @contextmanager
 def _side_stream() -> Iterator[None]:
-    """A stream of its own, as captures need it."""
-    side = torch.cuda.Stream()
+    """A stream of its own, as captures need it. It is one for all captures: PyTorch keeps freed
+    memory by stream, and each new one would keep what a step needs once more."""
+    side = _stream_of(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         yield
