@@ -21,12 +21,12 @@ def build(
     seed: int = 0,
     allow_code: Collection[str] = (),
 ) -> Federation:
-    """The federation of a run. The same sections and seed give the same clients. A function of the
-    user's own is called only if `allow_code` names it.
+    """The federation of a run. The same sections and seed give the same clients. Code of the
+    user's own is loaded only if `allow_code` names it.
 
     >>> fed = build({"name": "digits"}, {"name": "dirichlet", "clients": 10, "alpha": 0.3}, 0)
     """
-    how, dataset = splits.split(split), datasets.dataset(data)
+    how, dataset = splits.split(split, allow_code), datasets.dataset(data)
     seed = seed.item() if isinstance(seed, np.generic) else seed
     rng.keyed(seed)  # like the lines above, so that a mistake is found before the data is read
     if isinstance(dataset, OwnFunction):

@@ -1,5 +1,6 @@
 """Networks by name, and your own by `module:Class`."""
 
+import idiolect.models.networks  # noqa: F401  declares those that have a name
 from idiolect.models.build import (
     build,
     check_fits,

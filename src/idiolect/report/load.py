@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from idiolect.core.own_code import called
 from idiolect.core.text import shortened
 from idiolect.errors import UserError
 from idiolect.runs import run_files
@@ -43,7 +44,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        return str(self.config["method"]["name"])
+        return called(str(self.config["method"]["name"]))
 
     @property
     def seed(self) -> int:

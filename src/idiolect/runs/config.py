@@ -8,13 +8,13 @@ A resolved config is a plain dict with every setting written out, as in `config.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from idiolect.core.fields import Checked, hints, hyper, make, members
-from idiolect.core.own_code import is_function, is_own
+from idiolect.core.own_code import called, is_function, is_own, whole
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs import strict_yaml
 from idiolect.simulation.schedule import Clock
@@ -28,11 +28,13 @@ class RunConfig(SimulationOptions):
     """Everything a run is made of. Defaults, command-line options and their help, `config.yaml` and
     the table in docs/cli.md come from these fields and from those of `SimulationOptions`."""
 
-    method: dict = hyper({}, "method (idiolect list methods)")
+    method: dict = hyper({}, "method (idiolect list methods), or your own file.py:Class")
     data: dict = hyper(
         {"name": "digits"}, "dataset (idiolect list datasets), your own files, or file.py:function"
     )
-    split: dict = hyper({"name": "dirichlet"}, "how the data is split over clients")
+    split: dict = hyper(
+        {"name": "dirichlet"}, "how the data is split over clients, or your own file.py:Name"
+    )
     model: dict = hyper({}, "network, or your own file.py:Class; by dataset if not given")
     checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
 
@@ -56,32 +58,36 @@ SETTINGS = tuple(RunConfig().as_dict())
 
 
 def resolve(
-    file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    allow_code: Collection[str] = (),
 ) -> Config:
-    """Defaults < file < flags and sets, checked and complete."""
+    """Defaults < file < flags and sets, checked and complete. Own methods and splits are loaded for
+    their settings, if `allow_code` names them."""
     flags = flags or {}
     _refuse_contradictions(flags, sets)
     below = {} if file is None else read_yaml(file)
     above = [flags, *map(parse_set, sets)]
     try:
-        return resolve_layers([below, *above])
+        return resolve_layers([below, *above], allow_code)
     except UserError as error:
-        if below and _mistake(below, *map(_names, above)) == str(error):
+        if below and _mistake([below, *map(_names, above)], allow_code) == str(error):
             raise UserError(f"{file}: {error}") from None
         raise
 
 
-def resolve_layers(layers: Iterable[Mapping[str, Any]]) -> Config:
+def resolve_layers(layers: Iterable[Mapping[str, Any]], allow_code: Collection[str] = ()) -> Config:
     """Defaults below all layers, each over those before it, checked and complete."""
-    return complete(_layered(*layers))
+    return complete(_layered(*layers), allow_code)
 
 
-def check(config: Config, file: Path) -> None:
+def check(config: Config, file: Path, allow_code: Collection[str] = ()) -> None:
     """Refuse a resolved config that was damaged since it was written to `file`."""
     for key in SETTINGS:
         if key not in config and key != "keep":  # which older configs do not have
             raise UserError(f"{file} lacks '{key}'; put it back")
-    if mistake := _mistake(config):
+    if mistake := _mistake([config], allow_code):
         raise UserError(f"{file}: {mistake}")
 
 
@@ -111,10 +117,10 @@ def _default_split(data: Config, usual: Config) -> Config:
         return usual
 
 
-def _mistake(*layers: Mapping[str, Any]) -> str:
+def _mistake(layers: Iterable[Mapping[str, Any]], allow_code: Collection[str]) -> str:
     """The error of these layers, if they have one."""
     try:
-        complete(_layered(*layers))
+        resolve_layers(layers, allow_code)
     except UserError as error:
         return str(error)
     return ""
@@ -176,17 +182,18 @@ def code_named(flags: Mapping[str, Any], sets: Sequence[str]) -> set[str]:
     return {name for layer in layers for name in own_names(layer).values()}
 
 
-def complete(config: Mapping[str, Any]) -> Config:
+def complete(config: Mapping[str, Any], allow_code: Collection[str] = ()) -> Config:
     """The config checked, with every setting of its method, data, split and model written out."""
     from idiolect import models
     from idiolect.data import datasets, splits
 
     made = make(RunConfig, config, "a run").as_dict()
-    made["method"] = _complete_method(made["method"])
+    made["method"] = _complete_method(made["method"], allow_code)
     if made["rounds"] is None:
         made["rounds"] = rounds_default(made["method"]["name"])
     dataset = datasets.dataset(made["data"])
-    made["data"], made["split"] = dataset.resolved(), splits.split(made["split"]).resolved()
+    made["data"] = dataset.resolved()
+    made["split"] = splits.split(made["split"], allow_code).resolved()
     made["model"] = models.resolved(made["model"], dataset.shape)
     plain: Config = json.loads(json.dumps(made))
     return plain
@@ -222,7 +229,7 @@ def label(*configs: Config) -> str:
     varied = {k.removeprefix("method."): v for k, v in differences(configs).items()}
     varied["seed"] = [config["seed"] for config in configs]
     values = [f"{key} {','.join(dict.fromkeys(map(str, v)))}" for key, v in varied.items()]
-    return " ".join([configs[0]["method"]["name"], *values])
+    return " ".join([called(configs[0]["method"]["name"]), *values])
 
 
 def short_name(name: str) -> str:
@@ -301,9 +308,11 @@ def _merge(config: Config, layer: Mapping[str, Any]) -> None:
             config[key] = value
 
 
-def _complete_method(section: Config) -> Config:
+def _complete_method(section: Config, allow_code: Collection[str]) -> Config:
     from idiolect import methods
 
     if not section.get("name"):
-        raise UserError(f"no method given; known: {', '.join(sorted(methods.REGISTRY))}")
-    return {"name": section["name"], **methods.build(section).as_dict()}
+        raise UserError(f"no method given; known: {', '.join(methods.REGISTRY.names)}")
+    made = methods.build(section, allow_code).as_dict()
+    name = section["name"]
+    return {"name": whole(name) if is_own(name) else name, **made}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.core import files
+from idiolect.core.own_code import called
 from idiolect.errors import UserError
 from idiolect.runs import checkpoint, run_files, seal
 from idiolect.runs.config import Config, digest, dump
@@ -142,7 +143,7 @@ class Recorder:
         self.exports.round_done(self.sim, done.round, len(rows["client"]), self._score(rows))
         self.round = done.round
         if event["diverged"] and not any(past["diverged"] for past in self.events[:-1]):
-            name = self.config["method"]["name"]
+            name = called(self.config["method"]["name"])
             self.progress.note(
                 f"warning: {name} diverged in round {done.round} (training loss is not finite); "
                 f"lower method.lr (now {self.config['method'].get('lr')})"
@@ -199,7 +200,9 @@ def summarise(
 
     method = config["method"]["name"]
     personal = method not in REGISTRY or REGISTRY[method].personal_part != "nothing"
-    done = summary.summarise(method, config["seed"], config["protocol"], personal, table, events)
+    done = summary.summarise(
+        called(method), config["seed"], config["protocol"], personal, table, events
+    )
     return {**done, "config_hash": digest(config)}
 
 
