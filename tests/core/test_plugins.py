@@ -101,6 +101,7 @@ def test_a_broken_package_is_one_warning(
     assert methods.build("fedavg").name == "fedavg"
 
 
+@pytest.mark.filterwarnings("default")
 def test_a_broken_package_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, "fragile", "[idiolect.methods]\nbad = fragile:Bad\n", "raise OSError('no')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -115,6 +116,6 @@ def test_an_unasked_package_is_not_imported(tmp_path: Path, monkeypatch) -> None
     package(tmp_path, "unasked", "[idiolect.methods]\nbad = unasked:Bad\n", code)
     monkeypatch.syspath_prepend(tmp_path)
     assert methods.build("fedavg") and "bad" in methods.REGISTRY
-    with pytest.raises(UserError, match="unknown method 'worse'; known: .*bad"):
+    with pytest.raises(UserError, match=r"unknown method 'worse'; known: .*bad"):
         methods.build("worse")
     assert "unasked" not in sys.modules
