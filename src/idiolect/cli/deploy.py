@@ -116,7 +116,9 @@ def _planned(
     # The sites bring the data: nothing about it is decided here.
     config |= {"data": {"name": "sites"}, "split": {"name": "sites", "clients": clients}}
     defaults = settings.RunConfig().as_dict()
-    config |= {k: defaults[k] for k in ("stragglers", "clock", "schedule", "save_models")}
+    config |= {
+        k: defaults[k] for k in ("stragglers", "clock", "schedule", "save_models", "stop_after")
+    }
     config["engine"] = "loop"
     run = out or Path("runs") / f"{settings.short_name(method)}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():

@@ -17,6 +17,7 @@ from idiolect.core.fields import Checked, hints, hyper, make, members
 from idiolect.core.own_code import called, is_function, is_own, whole
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs import strict_yaml
+from idiolect.runs.loggers import Loggers
 from idiolect.simulation.schedule import Clock
 from idiolect.simulation.settings import SimulationOptions
 
@@ -37,6 +38,7 @@ class RunConfig(SimulationOptions):
     )
     model: dict = hyper({}, "network, or your own file.py:Class; by dataset if not given")
     checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
+    log: Loggers = hyper(Loggers(), "rounds shown besides: csv, tensorboard, mlflow, wandb")
 
     def __post_init__(self) -> None:
         for name in SECTIONS:
@@ -53,6 +55,7 @@ class RunConfig(SimulationOptions):
 
 
 SECTIONS = ("method", "data", "split", "model")
+CIRCUMSTANCES = ("keep", "log")  # no part of what a run is
 SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.count"}
 SETTINGS = tuple(RunConfig().as_dict())
 
@@ -85,7 +88,7 @@ def resolve_layers(layers: Iterable[Mapping[str, Any]], allow_code: Collection[s
 def check(config: Config, file: Path, allow_code: Collection[str] = ()) -> None:
     """Refuse a resolved config that was damaged since it was written to `file`."""
     for key in SETTINGS:
-        if key not in config and key != "keep":  # which older configs do not have
+        if key not in config and key not in (*CIRCUMSTANCES, "stop_after"):  # older lack them
             raise UserError(f"{file} lacks '{key}'; put it back")
     if mistake := _mistake([config], allow_code):
         raise UserError(f"{file}: {mistake}")
@@ -200,10 +203,12 @@ def complete(config: Mapping[str, Any], allow_code: Collection[str] = ()) -> Con
 
 
 def digest(config: Config) -> str:
-    """Identity of a run's settings; where clients were kept meanwhile is no part of it."""
-    what = {key: value for key, value in config.items() if key != "keep"}
-    if not what.get("measure"):  # so that runs made before it existed stay the same
-        what.pop("measure", None)
+    """Identity of a run's settings; where clients were kept meanwhile, and who was shown the
+    rounds, is no part of it."""
+    what = {key: value for key, value in config.items() if key not in CIRCUMSTANCES}
+    for later in ("measure", "stop_after"):  # so that runs made before them stay the same
+        if not what.get(later):
+            what.pop(later, None)
     if isinstance(what.get("clock"), Mapping):  # `window: 2` and `window: 2.0` are the same clock
         what["clock"] = Clock.of(what["clock"]).as_dict()
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
@@ -213,9 +218,11 @@ def changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tu
     """The settings in which a run's config differs from what it began with, with both values."""
     if digest(dict(was)) == digest(dict(now)):
         return {}
-    before, after = _flat(was), _flat(now)
+    before, after = (
+        flat({k: v for k, v in one.items() if k not in CIRCUMSTANCES}) for one in (was, now)
+    )
     keys = dict.fromkeys([*before, *after])
-    both = {k: (before.get(k, "missing"), after.get(k, "missing")) for k in keys if k != "keep"}
+    both = {k: (before.get(k, "missing"), after.get(k, "missing")) for k in keys}
     return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
 
 
@@ -241,17 +248,18 @@ def short_name(name: str) -> str:
 def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
     """The settings in which configs differ, apart from the seed: `method.lr`, with the value of
     every config."""
-    flat = [_flat({**config, "seed": None}) for config in configs]
+    flat = [flat({**config, "seed": None}) for config in configs]
     keys = dict.fromkeys(key for one in flat for key in one)
     values = {key: [one.get(key) for one in flat] for key in keys}
     return {key: v for key, v in values.items() if any(one != v[0] for one in v)}
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Config:
-    out: Config = {}
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their path: `method.lr`."""
+    out: dict[str, Any] = {}
     for key, value in config.items():
         inner = isinstance(value, Mapping) and bool(value)
-        out |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+        out |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return out
 
 
@@ -275,7 +283,7 @@ def _refuse_contradictions(flags: Mapping[str, Any], sets: Sequence[str]) -> Non
     given: dict[str, tuple[str, str]] = {}
     layers = [(f"--set {item}", parse_set(item)) for item in sets]
     for how, layer in [("", flags), *layers]:
-        for key, value in _flat(layer).items():
+        for key, value in flat(layer).items():
             # `--seed 1` is the key `seed`, `--model m` is `model.name`, `--stragglers 2` a count.
             key = f"{key}.name" if key in SECTIONS else SHORT_FORMS.get(key, key)
             option = key.removesuffix(".name").rpartition(".")[2].replace("_", "-")

@@ -18,14 +18,14 @@ import numpy as np
 from idiolect.core import files
 from idiolect.core.own_code import called
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint, run_files, seal
-from idiolect.runs.config import Config, digest, dump
+from idiolect.runs import checkpoint, run_files, seal, tracking
+from idiolect.runs.config import Config, digest, dump, label
 from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import check_inputs, describe
 from idiolect.runs.export import ModelExport
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.progress import Progress
-from idiolect.simulation import metrics, summary
+from idiolect.simulation import early_stop, metrics, summary
 
 
 class Recorder:
@@ -40,6 +40,7 @@ class Recorder:
         self.saved: int | None = None
         self.exports = ModelExport(out / "models", config["save_models"])
         self.checkpoints: list[int] = []  # rounds to go on from, newest first
+        self.sinks: list[tracking.Sink] = []
         self.stack: tuple[str, ...] = ()  # digests of the runs that are computed with this one
 
     def begin(self) -> None:
@@ -50,6 +51,7 @@ class Recorder:
         checkpoint.begin(self.out / "checkpoint")
         seal.write(self.out, self.config)
         files.write_text(self.out / "config.yaml", dump(self.config))
+        self._open_sinks()
 
     # --- going on ---
 
@@ -122,8 +124,11 @@ class Recorder:
         self.matrices.truncate(self.round)
         self.events = [event for event in self.events if event["round"] <= self.round]
         files.write_text(self.out / "events.jsonl", "".join(map(_line, self.events)))
-        scores = {t: self._score(rows) for t, rows in self.clients.rounds.items()}
-        self.exports.resume(self.round, scores)
+        self.exports.resume(self.round, self._scores())
+        self._open_sinks()
+
+    def _open_sinks(self) -> None:
+        self.sinks = tracking.opened(self.out, self.config, self.events)
 
     def _remove_drafts(self) -> None:
         files.remove_drafts(self.out, seal.FILE, *FILES, *PARTS)
@@ -148,7 +153,19 @@ class Recorder:
                 f"warning: {name} diverged in round {done.round} (training loss is not finite); "
                 f"lower method.lr (now {self.config['method'].get('lr')})"
             )
+        for sink in self.sinks:
+            sink.round(event["round"], tracking.numbers(event))
         self.progress.update(event)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is done: by its length, or because it stopped getting better."""
+        if self.round >= self.config["rounds"] or getattr(self.sim, "ended", False):
+            return True
+        return early_stop.is_over(self._scores(), self.config.get("stop_after", 0))
+
+    def _scores(self) -> dict[int, float | None]:
+        return early_stop.scores_of(self.clients.rounds, self.config["protocol"])
 
     def _score(self, rows: Mapping[str, np.ndarray]) -> float | None:
         return metrics.selection(rows, self.config["protocol"])
@@ -168,6 +185,13 @@ class Recorder:
         n_clients = len(self.clients.rounds[self.round]["client"])
         self.exports.finished(self.sim, self.round, n_clients)
         done = summarise(self.config, self.clients.table(), self.events)
+        if self.round < self.config["rounds"]:
+            done["stopped_early"] = early_stop.told(self._scores(), self.config["stop_after"])
+            best = done["stopped_early"]["best_round"]
+            why = "" if best is None else f", no better on validation samples since round {best}"
+            self.progress.note(f"{label(self.config)}: ended after round {self.round}{why}")
+        for sink in self.sinks:
+            sink.close()
         files.write_json(self.out / "summary.json", done)
 
 

@@ -1,7 +1,7 @@
 """A simulation from Python: your data, your module, everything it produced in one object."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from idiolect import methods
 from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
-from idiolect.simulation import metrics
+from idiolect.simulation import early_stop, metrics
 from idiolect.simulation.measures import Measures
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.protocols import ProtocolName
@@ -23,6 +23,7 @@ from idiolect.simulation.simulation import Simulation
 from idiolect.simulation.starting_weights import check_clients, check_complete, load_init
 from idiolect.simulation.summary import as_event, summarise
 
+OnRound = Callable[[Round], object]  # False ends the run
 OPTIONS = tuple(known.name for known in fields(SimulationOptions))
 
 
@@ -74,16 +75,19 @@ def simulate(
     dtype: Literal["float32", "float64", "tf32", "bf16"] = "float32",
     keep: Literal["auto", "device", "host", "disk"] = "auto",
     eval_every: int = 1,
+    stop_after: int = 0,
     measure: Measures | str | Sequence[str] = (),
     protocol: ProtocolName = "default",
     init: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     save_models: Literal["every", "last", "best"] | None = "last",
     clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
+    on_round: OnRound | None = None,
     **unknown: Any,
 ) -> Result:
     """Run a method on a federation. The options take what the command line and YAML files take
     (`SimulationOptions` says what they mean), and objects: a schedule may also be a list of rounds,
-    `init` a module or a dict of tensors, `clients_init` such dicts by client.
+    `init` a module or a dict of tensors, `clients_init` such dicts by client. `on_round` is called
+    with every `Round`, from the starting point on; the run ends when it returns False.
 
     >>> federation = Federation.from_arrays(clients)  # x_train, y_train, x_test, y_test each
     >>> result = simulate("fedas", federation, MyModule(), rounds=40, participation="binomial:0.5")
@@ -93,8 +97,12 @@ def simulate(
     options = given_options({**given, **unknown})
     method = method if isinstance(method, Method) else methods.build(method)
     simulation = prepare(method, federation, model, options, clients_init)
-    done, models = _run(simulation, options)
-    return Result(_summary(method, options, done), done, models)
+    done, models = _run(simulation, options, on_round)
+    summary = _summary(method, options, done)
+    if simulation.round < simulation.rounds:
+        scores = early_stop.scores_of({r.round: r.clients for r in done}, options.protocol)
+        summary["stopped_early"] = early_stop.told(scores, options.stop_after)
+    return Result(summary, done, models)
 
 
 def given_options(given: Mapping[str, Any]) -> SimulationOptions:
@@ -124,6 +132,7 @@ def prepare(
             f"{method.name} needs samples with one class each; for {federation.task.name} choose"
             " another method, such as fedavg, fedper or ditto"
         )
+    early_stop.check_validation(federation, options.stop_after)
     init, schedule, source = options.init, options.schedule, "clients_init"
     if isinstance(init, Path):
         source = str(init)
@@ -154,15 +163,17 @@ def prepare(
 
 
 def _run(
-    simulation: Simulation, options: SimulationOptions
+    simulation: Simulation, options: SimulationOptions, on_round: OnRound | None = None
 ) -> tuple[list[Round], dict[int, Models]]:
     """All rounds, and the models of those that were asked for."""
     done = [simulation.start()]
+    scores: dict[int, float | None] = {}
     models: dict[int, Models] = {}
     best = -np.inf
     if options.save_models == "every":
         models[0] = _models(simulation)
-    while simulation.round < simulation.rounds:
+    going = on_round is None or on_round(done[0].settle()) is not False
+    while going and simulation.round < simulation.rounds:
         done.append(simulation.step(wait=False))
         if options.save_models == "every":
             models[simulation.round] = _models(simulation)
@@ -170,6 +181,12 @@ def _run(
             score = metrics.selection(done[-1].settle().clients, options.protocol)
             if score is not None and score > best:
                 best, models = score, {simulation.round: _models(simulation)}
+        if options.stop_after:
+            rows = done[-1].settle().clients
+            scores[simulation.round] = metrics.selection(rows, options.protocol)
+            going = not early_stop.is_over(scores, options.stop_after)
+        if on_round is not None and on_round(done[-1].settle()) is False:
+            going = False
     if options.save_models == "last":
         models[simulation.round] = _models(simulation)
     return [one.settle() for one in done], models
