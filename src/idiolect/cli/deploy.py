@@ -28,6 +28,9 @@ PrivateKey = Annotated[Path | None, typer.Option(parser=as_path, help="This clie
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
 ]
+ONLY = "Accept this {} only; needed for file.py:Class and module:Class."
+AcceptedModel = Annotated[str | None, typer.Option(help=ONLY.format("model"))]
+AcceptedMethod = Annotated[str | None, typer.Option(help=ONLY.format("method"))]
 
 commands = typer.Typer()
 TERMS = ("minimum", "arrivals", "window", "timeout", "repeat", "patience")
@@ -172,14 +175,8 @@ def client(
     key: PrivateKey = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Accept this model only; needed for file.py:Class and module:Class."),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(help="Accept this method only; needed for file.py:Class and module:Class."),
-    ] = None,
+    model: AcceptedModel = None,
+    method: AcceptedMethod = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     worker: Annotated[
         str, typer.Option(help="idiolect: one process that stays; flower: one per message.")

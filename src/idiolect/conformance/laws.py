@@ -25,7 +25,7 @@ SIMPLE = re.compile(r"(\d+)( base| head| without norm)?")  # a `traffic` that ca
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Tried:
     """Whether a method holds a law."""
 
     law: str
@@ -33,14 +33,14 @@ class Verdict:
     reason: str
 
 
-def check(subject: Subject) -> Iterator[Verdict]:
+def check(subject: Subject) -> Iterator[Tried]:
     """All laws, one after the other; a method that fails in one does not hold it."""
     for name, law in LAWS.items():
         try:
             broken = law(subject)
         except Exception as error:
             broken = _failed(error)
-        yield Verdict(name, not broken, broken)
+        yield Tried(name, not broken, broken)
 
 
 def _failed(error: Exception) -> str:

@@ -28,8 +28,7 @@ def is_own(name: object) -> bool:
 
 
 def is_function(name: object) -> bool:
-    """Whether the name of data means `file.py:function` or `module:function`; a path may hold a
-    colon too."""
+    """Whether a name is written as `file.py:Name` or `module:Name`; a path may hold a colon too."""
     return isinstance(name, str) and bool(re.fullmatch(r"(.+\.py|[\w.]+):[^\W\d]\w*", name))
 
 
@@ -47,7 +46,7 @@ def short(name: str) -> str:
 
 def called(name: str) -> str:
     """What people call it: own code by its class, everything else by its name."""
-    return _class_name(name) if is_own(name) else name
+    return _class_name(name) if is_function(name) else name
 
 
 def require(name: str, allowed: Collection[str], source: str) -> None:

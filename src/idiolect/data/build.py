@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from idiolect.core import rng
+from idiolect.core import own_code, own_metric, rng
 from idiolect.data import datasets, splits
 from idiolect.data.federation import PARTS, Federation
 from idiolect.data.own.function import OwnFunction
@@ -33,6 +33,8 @@ def build(
         if how.name != "own":
             raise UserError(f"data '{dataset.name}' brings its clients; leave --split out")
         return dataset.federation(seed, allow_code)
+    if isinstance(metric := data.get("metric"), str) and own_code.is_own(metric):
+        own_metric.admit(metric, allow_code)
     pool = dataset.load()
     return divide(pool, how, seed, {**dataset.resolved(), "where": pool.where})
 

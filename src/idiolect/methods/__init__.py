@@ -10,7 +10,7 @@ from idiolect.core.method import Method
 from idiolect.methods.fine_tuning import SUFFIX, fine_tuned
 
 
-class Methods(registry.Registry):
+class MethodRegistry(registry.Registry):
     """Methods by name. `NAME_ft` is there for every NAME, listed or not: NAME, fine-tuned."""
 
     def __contains__(self, name: object) -> bool:
@@ -42,9 +42,9 @@ def defined() -> Iterator[type[Method]]:
                 yield value
 
 
-def registered(kinds: Iterable[type[Method]]) -> Methods:
+def registered(kinds: Iterable[type[Method]]) -> MethodRegistry:
     """By name, in order of year and name. Two methods of one name are an error."""
-    found = Methods("method", "idiolect.methods")
+    found = MethodRegistry("method", "idiolect.methods")
     for kind in sorted(kinds, key=lambda kind: (kind.year, kind.name)):
         other = found.get(kind.name)
         if other is not None:

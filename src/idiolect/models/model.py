@@ -13,7 +13,7 @@ from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
 
 
-class Models(Registry):
+class ModelRegistry(Registry):
     """Networks by name."""
 
     def accepted(self, found: Any, name: str) -> type[Any]:
@@ -31,7 +31,7 @@ class Model(Named):
     """A network by name. Fields are the options of `model:`."""
 
     section = "model"
-    registry: ClassVar[Registry] = Models("model", "idiolect.models")
+    registry: ClassVar[Registry] = ModelRegistry("model", "idiolect.models")
 
     def network(self, shape: Shape, classes: int) -> nn.Module:
         """A new network for samples of this shape, with random weights."""

@@ -170,9 +170,8 @@ def _identity(config: Config) -> dict[str, Any]:
         kept.pop("stop_after", None)
     flat = dict(_flat(kept))
     for section, own in settings.own_names(config).items():
-        flat[f"{section}.name"] = own_code.short(
-            own
-        )  # records do not tell the folders of a machine
+        # Records do not tell the folders of a machine.
+        flat[section if "." in section else f"{section}.name"] = own_code.short(own)
     return flat
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from idiolect.core import shown
 from idiolect.core.own_code import called
 from idiolect.core.text import shortened
 from idiolect.errors import UserError
@@ -19,6 +20,7 @@ from idiolect.runs import run_files
 from idiolect.runs.directory import read_config, read_events
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.recorder import summarise
+from idiolect.simulation import metrics
 
 LARGEST_JOURNAL = 16 << 20  # bytes
 
@@ -37,10 +39,18 @@ class Run:
 
     def __repr__(self) -> str:
         """One line; the table has a row per client and round."""
-        last = self.summary["accuracy"]["last"]["mean"]
-        told = "–" if last is None else f"{100 * last:.1f} %"
+        metric = metrics.metric_of(self.table)
+        told = f"{metric.name} {shown.score(self.summary, metric.share)}"
         rounds = f"{self.summary['rounds']} rounds" + ("" if self.finished else ", unfinished")
-        return f"Run({str(self.path)!r}, {self.method}, {rounds}, accuracy {told})"
+        return f"Run({str(self.path)!r}, {self.method}, {rounds}, {told})"
+
+    def _repr_html_(self) -> str:
+        share = metrics.metric_of(self.table).share
+        return shown.result_table(self.summary, share, self.summary["rounds"])
+
+    def frame(self) -> Any:
+        """clients.parquet as a pandas DataFrame: a row per client and round."""
+        return shown.frame(self.table)
 
     @property
     def method(self) -> str:

@@ -40,7 +40,7 @@ def builder(
     """`build` for configs that name the code this one names. Own code that was not allowed is
     refused now, before anything is read or written; `source` is what names it."""
     for section, name in own_names(config).items():
-        own_code.require(name, allowed, f"{section}.name of {source}")
+        own_code.require(name, allowed, f"{_key(section)} of {source}")
     return partial(build, allow_code=allowed)
 
 
@@ -50,11 +50,16 @@ def load_federation(config: dict[str, Any], allow_code: Collection[str] = ()) ->
 
     stamp = datasets.dataset(config["data"]).stamp
     for section, name in own_names(config).items():
-        if section in ("data", "split"):
-            own_code.require(name, allow_code, f"{section}.name")  # also where it was called before
+        if section in ("data", "split", "data.metric"):
+            own_code.require(name, allow_code, _key(section))  # also where it was called before
             stamp += own_code.fingerprint(name)
     key = json.dumps([config["data"], config["split"], config["seed"]])
     return _federation(key, stamp, tuple(allow_code))
+
+
+def _key(section: str) -> str:
+    """The setting that names own code: of `model` it is `model.name`."""
+    return section if "." in section else f"{section}.name"
 
 
 @lru_cache(maxsize=1)

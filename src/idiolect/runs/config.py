@@ -176,6 +176,9 @@ def own_names(config: Mapping[str, Any]) -> dict[str, str]:
         name = section.get("name") if isinstance(section, Mapping) else section
         if isinstance(name, str) and (is_function(name) if key == "data" else is_own(name)):
             named[key] = name
+    data = config.get("data")
+    if isinstance(data, Mapping) and is_own(data.get("metric")):
+        named["data.metric"] = data["metric"]
     return named
 
 
@@ -248,9 +251,9 @@ def short_name(name: str) -> str:
 def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
     """The settings in which configs differ, apart from the seed: `method.lr`, with the value of
     every config."""
-    flat = [flat({**config, "seed": None}) for config in configs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    values = {key: [one.get(key) for one in flat] for key in keys}
+    each = [flat({**config, "seed": None}) for config in configs]
+    keys = dict.fromkeys(key for one in each for key in one)
+    values = {key: [one.get(key) for one in each] for key in keys}
     return {key: v for key, v in values.items() if any(one != v[0] for one in v)}
 
 

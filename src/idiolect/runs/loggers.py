@@ -1,5 +1,5 @@
-"""Where the rounds of a run can be shown besides; `tracking` does it. Nothing here may import torch:
-`--help` is made from it."""
+"""Where the rounds of a run can be shown besides; `tracking` does it. Nothing here may import
+torch: `--help` is made from it."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core import own_metric
 from idiolect.core.task import metric_named
 from idiolect.core.text import reason, shortened
 from idiolect.errors import UserError
@@ -190,6 +191,7 @@ def checked_summary(
 def _of_metric(value: Any, form: Form) -> Form:
     """The form of an event or summary: a metric that is no share may be any number."""
     section = value.get("metric") if isinstance(value, dict) else None
+    own_metric.remember(section)
     name = section.get("name") if isinstance(section, dict) else "accuracy"
     shares = isinstance(name, str) and metric_named(name).share
     return form if shares else _numbers(form)

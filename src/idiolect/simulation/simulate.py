@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from idiolect import methods
+from idiolect.core import shown
 from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
@@ -49,9 +50,17 @@ class Result:
 
     def __repr__(self) -> str:
         """One line; tables and models are many."""
-        last = self.summary["accuracy"]["last"]["mean"]
-        told = "–" if last is None else f"{100 * last:.1f} %"
-        return f"Result({self.summary['method']}, {len(self.rounds) - 1} rounds, accuracy {told})"
+        metric = metrics.metric_of(self.rounds[0].clients)
+        told = f"{metric.name} {shown.score(self.summary, metric.share)}"
+        return f"Result({self.summary['method']}, {len(self.rounds) - 1} rounds, {told})"
+
+    def _repr_html_(self) -> str:
+        share = metrics.metric_of(self.rounds[0].clients).share
+        return shown.result_table(self.summary, share, len(self.rounds) - 1)
+
+    def frame(self) -> Any:
+        """A pandas DataFrame with a row per client and round, the columns of clients.parquet."""
+        return shown.frame(_table(self.rounds))
 
     def accuracy(self, series: Literal["before", "after", "global"] = "before") -> np.ndarray:
         """`[round, client]` test accuracies, or what else the task's metric is."""
@@ -197,9 +206,15 @@ def _models(simulation: Simulation) -> Models:
     return Models(simulation.server_model(), [simulation.personal_model(i) for i in everyone])
 
 
-def _summary(method: Method, options: SimulationOptions, done: list[Round]) -> dict[str, Any]:
+def _table(done: Sequence[Round]) -> dict[str, np.ndarray]:
+    """A row per client and round."""
     table = {name: np.concatenate([r.clients[name] for r in done]) for name in done[0].clients}
-    table["round"] = np.concatenate([np.full(len(r.clients["client"]), r.round) for r in done])
+    number = np.concatenate([np.full(len(r.clients["client"]), r.round) for r in done])
+    return {"round": number, **table}
+
+
+def _summary(method: Method, options: SimulationOptions, done: list[Round]) -> dict[str, Any]:
+    table = _table(done)
     personal = method.personal_part != "nothing"
     events = [as_event(one) for one in done]
     return summarise(method.name, options.seed, options.protocol, personal, table, events)

@@ -26,7 +26,7 @@ class Share:
     val: Rows
 
 
-class Splits(Registry):
+class SplitRegistry(Registry):
     """Splits by name. Someone's own may be a class or a function."""
 
     def accepted(self, found: Any, name: str) -> type[Any]:
@@ -49,7 +49,7 @@ class Split(Named):
 
     section = "split"
     by_class: ClassVar[bool] = True  # divides by the samples' classes
-    registry: ClassVar[Registry] = Splits("split", "idiolect.splits")
+    registry: ClassVar[Registry] = SplitRegistry("split", "idiolect.splits")
 
     def __post_init__(self) -> None:
         super().__post_init__()
