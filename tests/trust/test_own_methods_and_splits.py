@@ -39,6 +39,18 @@ class NotDeclared(FedAvg):
     share: float = hyper(0.5, "share")
 
 @dataclass(frozen=True)
+class OutOfBounds(FedAvg):
+    share: float = hyper(2.0, "share", max=1)
+
+@dataclass(frozen=True)
+class Required(FedAvg):
+    share: "Undefined" = 3
+
+@dataclass(frozen=True)
+class Endless(FedAvg):
+    rounds_default = None
+
+@dataclass(frozen=True)
 class Lacking(Method):
     def fit(self, down, mine, local):
         return {{}}, {{}}
@@ -140,6 +152,9 @@ def test_a_changed_split_is_read_anew() -> None:
             "declares share but is no dataclass; write @dataclass(frozen=True)",
         ),
         (["my.py:Lacking"], "lacks aggregate, download, personal, server_init"),
+        (["my.py:OutOfBounds"], "with its defaults: method.share must be at most 1, got 2.0"),
+        (["my.py:Required"], "with its defaults: name 'Undefined' is not defined"),
+        (["my.py:Endless"], "rounds_default must be a whole number"),
         (["my.py:Nothing"], "cannot import method 'my.py:Nothing': AttributeError"),
         (["nowhere.py:Halfway"], "cannot read"),
         (["my.py:Failing"], "your own code failed at"),

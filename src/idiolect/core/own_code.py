@@ -106,7 +106,8 @@ def is_user_code(module: str, whose: str) -> None:
 
 
 def fault(error: BaseException) -> tuple[str, str] | None:
-    """Whose code failed and where, if the innermost frame that is not of a library is not ours."""
+    """Whose code failed and where: the innermost frame of what users wrote or installed; None where
+    there is none."""
     place, at = None, error.__traceback__
     while at is not None:
         module = str(at.tb_frame.f_globals.get("__name__"))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 from idiolect.core import own_code, plugins
 from idiolect.core.fields import Checked, describe, make
+from idiolect.core.text import reason
 from idiolect.errors import UserError, did_you_mean
 
 
@@ -18,6 +19,7 @@ class Registry(dict[str, type[Any]]):
     Class`, that was admitted."""
 
     def __init__(self, what: str, group: str = ""):
+        """`group`: of entry points; a kind without one cannot be extended."""
         super().__init__()
         self.what, self.group = what, group  # 'method', 'idiolect.methods'
         self.own: dict[str, type[Any]] = {}  # by whole name
@@ -90,7 +92,7 @@ def named(
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise UserError(f"{what} needs a name, one of: {', '.join(registry.names)}")
-    if own_code.is_own(name):
+    if own_code.is_own(name) and registry.group:
         return make(registry.admit(name, allow_code), options, f"{what} '{own_code.called(name)}'")
     if name not in registry:
         raise did_you_mean(name, registry.names, what)
@@ -114,7 +116,20 @@ def declared(found: Any, base: type, what: str) -> type[Any]:
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
     if missing:
         raise UserError(f"{what} lacks {', '.join(missing)}")
+    try:
+        kind()  # every setting needs a default, of the type and within the bounds it declares
+    except Exception as error:
+        raise UserError(f"{what} cannot be made with its defaults: {reason(error)}") from None
     return kind
+
+
+def renamed(kind: type[Any], name: str) -> type[Any]:
+    """The class under the name by which it was found, whatever it calls itself."""
+    if vars(kind).get("name") == name:
+        return kind
+    facts = {"name": name, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    made: type[Any] = dataclass(frozen=True)(type(kind.__name__, (kind,), facts))
+    return made
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 from idiolect.core import registry
 from idiolect.core.method import Method
+from idiolect.core.own_code import called
+from idiolect.errors import UserError
 from idiolect.methods.fine_tuning import SUFFIX, fine_tuned
 
 
@@ -21,7 +23,10 @@ class MethodRegistry(registry.Registry):
         return super().__missing__(name) if base is None else fine_tuned(base)
 
     def accepted(self, found: Any, name: str) -> type[Method]:
-        return registry.declared(found, Method, f"method '{name}'")
+        kind = registry.declared(found, Method, f"method '{called(name)}'")
+        if type(kind.rounds_default) is not int or kind.rounds_default < 1:
+            raise UserError(f"method '{called(name)}': rounds_default must be a whole number")
+        return kind
 
     def _to_tune(self, name: object) -> type[Method] | None:
         base = str(name).removesuffix(SUFFIX)

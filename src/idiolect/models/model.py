@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from idiolect.core.registry import Named, Registry, declared
+from idiolect.core.registry import Named, Registry, declared, renamed
 from idiolect.core.signature import settings_of
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
@@ -23,7 +23,7 @@ class ModelRegistry(Registry):
         kind = declared(found, Model, what)
         if kind.network is Model.network:
             raise UserError(f"{what} lacks network")
-        return kind
+        return renamed(kind, name)
 
 
 @dataclass(frozen=True)

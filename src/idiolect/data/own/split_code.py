@@ -6,13 +6,13 @@ def halves(pool, seed, clients, head: int = 5):
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, make_dataclass
+from dataclasses import make_dataclass
 from typing import Any
 
 import numpy as np
 
 from idiolect.core import own_code
-from idiolect.core.registry import declared
+from idiolect.core.registry import declared, renamed
 from idiolect.core.signature import settings_of
 from idiolect.data.pool import Pool
 from idiolect.data.splits.base import Divided, Split
@@ -31,11 +31,7 @@ def own_split(found: Any, name: str) -> type[Split]:
     kind = declared(found, Split, what)
     if kind.divide is Split.divide:
         raise UserError(f"{what} lacks divide")
-    if vars(kind).get("name") == name:
-        return kind
-    # It is called by where it was found, whatever it calls itself.
-    facts = {"name": name, "__doc__": kind.__doc__, "__module__": kind.__module__}
-    return dataclass(frozen=True)(type(kind.__name__, (kind,), facts))
+    return renamed(kind, name)
 
 
 def _of_function(function: Callable[..., Any], name: str, what: str) -> type[Split]:
