@@ -75,7 +75,7 @@ BROKEN = {
     "Talkative": ("nothing private is sent", "own/head.weight is in innocent"),
     "Understated": ("bytes counted are bytes sent", 'traffic = "2" is declared, 3.00'),
     "Hoarder": ("a resumed run is the same run", "keep everything in the server's state"),
-    "Telepath": ("sites give the simulator's numbers", "does not arrive"),
+    "Telepath": ("sites give the simulator's numbers", "does not arrive: it fails at "),
 }
 
 

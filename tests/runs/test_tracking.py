@@ -45,10 +45,8 @@ def rows(out: Path) -> list[dict[str, str]]:
 
 def test_csv_holds_what_the_run_holds_also_after_a_resume(tmp_path: Path) -> None:
     out = tmp_path / "r"
-    words = ["run", "fedavg", *TINY, "--rounds", "3", "--eval-every", "2", "--log", "csv"]
-    words.remove("2")  # of TINY's --rounds
-    words.remove("--rounds")
-    done = call(*words, "--out", out)
+    words = ["--clients", "4", "--model", "linear", "--rounds", "3", "--eval-every", "2"]
+    done = call("run", "fedavg", *words, "--log", "csv", "--out", out)
     assert done.exit_code == 0, done.output
     found, events = rows(out), load(out).events
     assert [int(row["round"]) for row in found] == [0, 1, 2, 3]
@@ -123,9 +121,9 @@ def test_the_others_get_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name, module in fakes.items():
         monkeypatch.setitem(sys.modules, name, module)
     config = settings.resolve(flags={"method": "fedavg", "log": "tensorboard,mlflow,wandb"})
-    for sink in tracking.opened(tmp_path / "r", config, [EVENT]):
-        sink.round(4, {"loss": 1.5})
-        sink.close()
+    sinks = tracking.Sinks(tmp_path / "r", config, [EVENT], pytest.fail)
+    sinks.round({"round": 4, "loss": 1.5})
+    sinks.close()
     assert ("add_scalar", "rmse/mean", 0.5, 3, {}) in board.seen
     assert ("add_scalar", "loss", 1.5, 4, {}) in board.seen and board.seen[-1][0] == "close"
     assert flow.seen[0][1] == f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -137,3 +135,16 @@ def test_the_others_get_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     count = len(flow.seen)
     tracking.Mlflow(tmp_path / "r" / "log", config)  # resumed: the same run of MLflow
     assert [call[0] for call in flow.seen[count:]] == ["opened"]
+
+
+def test_one_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(tracking.CsvFile):
+        def round(self, number: int, values: Any) -> None:
+            raise RuntimeError("the server is gone")
+
+    monkeypatch.setitem(tracking.SINKS, "wandb", Failing)
+    monkeypatch.setattr(tracking, "find_spec", lambda package: "there")
+    done = call("run", "fedavg", *TINY, "--log", "wandb,csv", "--out", tmp_path / "r")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("log wandb is left out, it failed: the server is gone") == 1
+    assert len(rows(tmp_path / "r")) == 3

@@ -43,7 +43,7 @@ def check(subject: Subject) -> Iterator[Tried]:
         yield Tried(name, not broken, broken)
 
 
-def _failed(error: Exception) -> str:
+def _failed(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     place = own_code.fault(error)
@@ -139,7 +139,8 @@ def sites_give_the_same_numbers(subject: Subject) -> str:
     for ours, theirs in zip(found.rounds, found.simulated, strict=True):
         if (ours.started, ours.arrived) != (theirs.started, theirs.arrived):
             missing = sorted(set(theirs.arrived) - set(ours.arrived))
-            return f"round {ours.round}: the work of sites {missing} does not arrive"
+            why = f": {_failed(found.error)}" if found.error else ""
+            return f"round {ours.round}: the work of sites {missing} does not arrive{why}"
         if set(ours.logs) != set(theirs.logs):
             return f"round {ours.round}: sites do not log what the simulator does"
         for name, column in theirs.clients.items():

@@ -2,6 +2,7 @@
 on a network, and sites keep their state on disk."""
 
 import json
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ class Deployed:
     server: tuple[Tree, Tree]  # the server's state of both
     private: list[tuple[Tree, Tree]]  # every client's private state of both
     sent: dict[str, int]  # bytes of tensors that went through, down and up
+    error: BaseException | None  # the first failure of a site
 
 
 def deployed(subject: Subject) -> Deployed:
@@ -51,7 +53,7 @@ def deployed(subject: Subject) -> Deployed:
     config = settings.resolve(None, flags, allow_code=subject.allow_code)
     sim = _simulation(subject, config, Federation.from_arrays(arrays, classes=CLASSES))
     theirs = [sim.start(), *(sim.step() for _ in range(ROUNDS))]
-    with _sites(subject, arrays) as sites:
+    with _sites(subject, arrays) as sites, _failures() as failures:
         transport = LocalTransport(sites, keep_blocks=True)
         enrolment = Enrolment(FederationTerms(EXPERIMENT, len(SIZES), **WAITING), transport)
         enrolment.wait_for(len(SIZES))
@@ -64,6 +66,7 @@ def deployed(subject: Subject) -> Deployed:
             (_shared(server.state()[0]), _shared(sim.state()[0])),
             private,
             {way: _bytes_of(transport, way) for way in ("down", "up")},
+            next(iter(failures), None),
         )
 
 
@@ -86,6 +89,24 @@ def _sites(subject: Subject, arrays: list[dict[str, np.ndarray]]) -> Iterator[li
             )
             for i, mine in enumerate(arrays)
         ]
+
+
+@contextmanager
+def _failures() -> Iterator[list[BaseException]]:
+    """What fails at a site goes to its log, and to nobody else; here that is this list."""
+    found: list[BaseException] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                found.append(record.exc_info[1])
+
+    log, handler = logging.getLogger("idiolect"), Kept()
+    log.addHandler(handler)
+    try:
+        yield found
+    finally:
+        log.removeHandler(handler)
 
 
 def _private(site: Client) -> Tree:

@@ -40,7 +40,8 @@ class Recorder:
         self.saved: int | None = None
         self.exports = ModelExport(out / "models", config["save_models"])
         self.checkpoints: list[int] = []  # rounds to go on from, newest first
-        self.sinks: list[tracking.Sink] = []
+        self.scores: dict[int, float | None] = {}  # of every round, by which the best is chosen
+        self.sinks: tracking.Sinks | None = None
         self.stack: tuple[str, ...] = ()  # digests of the runs that are computed with this one
 
     def begin(self) -> None:
@@ -124,11 +125,12 @@ class Recorder:
         self.matrices.truncate(self.round)
         self.events = [event for event in self.events if event["round"] <= self.round]
         files.write_text(self.out / "events.jsonl", "".join(map(_line, self.events)))
-        self.exports.resume(self.round, self._scores())
+        self.scores = {t: self._score(rows) for t, rows in self.clients.rounds.items()}
+        self.exports.resume(self.round, self.scores)
         self._open_sinks()
 
     def _open_sinks(self) -> None:
-        self.sinks = tracking.opened(self.out, self.config, self.events)
+        self.sinks = tracking.Sinks(self.out, self.config, self.events, self.progress.note)
 
     def _remove_drafts(self) -> None:
         files.remove_drafts(self.out, seal.FILE, *FILES, *PARTS)
@@ -145,7 +147,8 @@ class Recorder:
         rows = {name: np.asarray(column) for name, column in done.clients.items()}
         self.clients.add(done.round, rows)
         self.matrices.keep(done.round, done.logs, self.config["rounds"])
-        self.exports.round_done(self.sim, done.round, len(rows["client"]), self._score(rows))
+        self.scores[done.round] = score = self._score(rows)
+        self.exports.round_done(self.sim, done.round, len(rows["client"]), score)
         self.round = done.round
         if event["diverged"] and not any(past["diverged"] for past in self.events[:-1]):
             name = called(self.config["method"]["name"])
@@ -153,8 +156,8 @@ class Recorder:
                 f"warning: {name} diverged in round {done.round} (training loss is not finite); "
                 f"lower method.lr (now {self.config['method'].get('lr')})"
             )
-        for sink in self.sinks:
-            sink.round(event["round"], tracking.numbers(event))
+        if self.sinks is not None:
+            self.sinks.round(event)
         self.progress.update(event)
 
     @property
@@ -162,10 +165,7 @@ class Recorder:
         """Whether the run is done: by its length, or because it stopped getting better."""
         if self.round >= self.config["rounds"] or getattr(self.sim, "ended", False):
             return True
-        return early_stop.is_over(self._scores(), self.config.get("stop_after", 0))
-
-    def _scores(self) -> dict[int, float | None]:
-        return early_stop.scores_of(self.clients.rounds, self.config["protocol"])
+        return early_stop.is_over(self.scores, self.config.get("stop_after", 0))
 
     def _score(self, rows: Mapping[str, np.ndarray]) -> float | None:
         return metrics.selection(rows, self.config["protocol"])
@@ -186,12 +186,12 @@ class Recorder:
         self.exports.finished(self.sim, self.round, n_clients)
         done = summarise(self.config, self.clients.table(), self.events)
         if self.round < self.config["rounds"]:
-            done["stopped_early"] = early_stop.told(self._scores(), self.config["stop_after"])
+            done["stopped_early"] = early_stop.told(self.scores, self.config["stop_after"])
             best = done["stopped_early"]["best_round"]
             why = "" if best is None else f", no better on validation samples since round {best}"
             self.progress.note(f"{label(self.config)}: ended after round {self.round}{why}")
-        for sink in self.sinks:
-            sink.close()
+        if self.sinks is not None:
+            self.sinks.close()
         files.write_json(self.out / "summary.json", done)
 
 

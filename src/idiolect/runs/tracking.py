@@ -7,13 +7,14 @@ sink the rounds so far again, so that it holds what the run holds.
 import csv
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
 from idiolect.core import files
+from idiolect.core.text import reason
 from idiolect.errors import UserError
 from idiolect.runs.config import flat
 from idiolect.runs.loggers import Loggers
@@ -41,19 +42,46 @@ def check(config: Mapping[str, Any]) -> None:
             )
 
 
-def opened(out: Path, config: Mapping[str, Any], events: Sequence[EVENT]) -> list[Sink]:
-    """The sinks that a run asks for, with the rounds so far."""
-    wanted = Loggers.of(config.get("log")).as_dict()
-    folder = out / FOLDER
-    if wanted and files.kind(folder) not in (None, "a folder"):
-        raise UserError(f"{folder} is no folder of the run; move it away")
-    for _ in wanted:
-        folder.mkdir(parents=True, exist_ok=True)
-    sinks = [SINKS[name](folder, config) for name in wanted]
-    for sink in sinks:
+class Sinks:
+    """The sinks that a run asks for, with the rounds so far. One that fails is left out from then
+    on, which is said: the run itself needs none of them."""
+
+    def __init__(
+        self,
+        out: Path,
+        config: Mapping[str, Any],
+        events: Sequence[EVENT],
+        note: Callable[[str], None],
+    ) -> None:
+        wanted, folder = Loggers.of(config.get("log")).as_dict(), out / FOLDER
+        if wanted and files.kind(folder) not in (None, "a folder"):
+            raise UserError(f"{folder} is no folder of the run; move it away")
+        self._note, self._open = note, dict[str, Sink]()
+        for name in wanted:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._try(
+                name, lambda name=name: self._open.update({name: SINKS[name](folder, config)})
+            )
         for event in events:
-            sink.round(event["round"], numbers(event))
-    return sinks
+            self.round(event)
+
+    def round(self, event: EVENT) -> None:
+        values = numbers(event) if self._open else {}
+        for name, sink in list(self._open.items()):
+            self._try(name, lambda sink=sink: sink.round(event["round"], values))
+
+    def close(self) -> None:
+        for name, sink in list(self._open.items()):
+            self._try(name, lambda sink=sink: sink.close())
+
+    def _try(self, name: str, work: Callable[..., object]) -> None:
+        try:
+            work()
+        except OSError:  # of the disk, which the run needs too
+            raise
+        except Exception as error:  # programs of others may fail in every way
+            self._open.pop(name, None)
+            self._note(f"warning: log {name} is left out, it failed: {reason(error)}")
 
 
 def numbers(event: Mapping[str, Any]) -> dict[str, float]:
