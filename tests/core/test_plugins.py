@@ -3,17 +3,29 @@
 import json
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 
 import pytest
 
 from idiolect import methods
 from idiolect.data import list_splits
+from idiolect.data.splits.base import Split
 from idiolect.errors import UserError
+from idiolect.models.model import Model
 from idiolect.runs import config as settings
 from tests.cli.calls import call
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test finds is forgotten after it."""
+    for kind in (Split, Model):
+        monkeypatch.setattr(kind, "registry", copy(kind.registry))
+    for registry in (methods.REGISTRY, Split.registry, Model.registry):
+        monkeypatch.setattr(registry, "_loaded", {})
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +103,6 @@ def test_a_broken_package_is_one_warning(
     package(tmp_path, "brittle", f"[idiolect.methods]\n{point}\n", code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "brittle", raising=False)
-    monkeypatch.setattr(methods.REGISTRY, "_loaded", {})
     with pytest.warns(UserWarning, match="of package brittle 2 cannot be used") as warned:
         names = [name for name, _, _ in methods.REGISTRY.entries()]
     assert len(warned) == 1 and told in str(warned[0].message) and "fedavg" in names
