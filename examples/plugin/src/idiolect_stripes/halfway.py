@@ -17,6 +17,7 @@ class Halfway(FedAvg):
     paper = "an example"
     year = 2026
     personal_part = "a mixture with the client's own last model"
+    also_sent = ("own: all",)  # a client keeps a copy of the model it sends
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"own": start}
