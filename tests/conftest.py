@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from idiolect.conformance.problem import ragged_federation
 from idiolect.core import tree
 from idiolect.core.clients import Table
 from idiolect.data import Federation
@@ -92,24 +93,6 @@ def golden_federation() -> Federation:
 @pytest.fixture(scope="session")
 def golden_start() -> dict[str, Tensor]:
     return Golden("problem").tree("init")
-
-
-def ragged_federation(
-    sizes: tuple[int, ...] = (24, 30, 7, 40, 33), classes: int = 5, seed: int = 0
-) -> Federation:
-    """Clients of different size with learnable labels."""
-    rng = np.random.default_rng(seed)
-    means = rng.normal(size=(classes, 1, 12, 12))
-
-    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
-        y = rng.integers(0, classes, n)
-        return means[y] + rng.normal(size=(n, 1, 12, 12)), y
-
-    clients = []
-    for n in sizes:
-        (x, y), (x_test, y_test) = draw(n), draw(12)
-        clients.append({"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test})
-    return Federation.from_arrays(clients, classes=classes)
 
 
 @pytest.fixture(scope="session")

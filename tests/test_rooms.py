@@ -30,6 +30,7 @@ ROOMS = (
     "report",
     "ui",
     "deploy",
+    "conformance",
     "bench",
     "cli",
 )

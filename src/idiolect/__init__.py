@@ -4,27 +4,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from idiolect import report as report
     from idiolect.core.method import Method as Method
     from idiolect.data import Federation as Federation
     from idiolect.report.comparison import compare as compare
+    from idiolect.report.comparison import sweep as sweep
     from idiolect.report.load import load as load_run
     from idiolect.runs.from_python import simulate as simulate
 
 __version__ = "0.1.0"
 
-__all__ = ["Federation", "Method", "compare", "load_run", "simulate"]
+__all__ = ["Federation", "Method", "compare", "load_run", "report", "simulate", "sweep"]
 
 _PLACES = {
     "Federation": ("idiolect.data", "Federation"),
     "Method": ("idiolect.core.method", "Method"),
     "compare": ("idiolect.report.comparison", "compare"),
     "load_run": ("idiolect.report.load", "load"),
+    "sweep": ("idiolect.report.comparison", "sweep"),
     "simulate": ("idiolect.runs.from_python", "simulate"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line answers `--help` without loading torch."""
+    if name == "report":  # a room that can be called
+        return import_module("idiolect.report")
     if name not in _PLACES:
         raise AttributeError(f"module 'idiolect' has no attribute '{name}'")
     module, member = _PLACES[name]

@@ -1,5 +1,6 @@
 """Declaring a class registers it; two of a name are an error."""
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from idiolect.models.networks import Model
 def registries(monkeypatch):
     """What a test declares is forgotten after it."""
     for kind in (Dataset, Split, Model):
-        monkeypatch.setattr(kind, "registry", dict(kind.registry))
+        monkeypatch.setattr(kind, "registry", copy(kind.registry))
 
 
 def test_a_split_is_one_declaration():

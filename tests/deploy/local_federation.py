@@ -1,8 +1,8 @@
-"""A federation in one process: payloads go straight to `Client`s, through the same bytes."""
+"""A small federation in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,11 @@ import numpy as np
 import torch
 
 from idiolect.data import Federation
-from idiolect.deploy import messages
 from idiolect.deploy.client import Client
 from idiolect.deploy.enrolment import Enrolment
-from idiolect.deploy.messages import Payload
+from idiolect.deploy.in_process import LocalTransport
 from idiolect.deploy.server import FederationServer
 from idiolect.deploy.terms import FederationTerms
-from idiolect.deploy.transport import Reply
 from idiolect.runs import config as settings
 from idiolect.simulation.simulation import Simulation
 
@@ -72,52 +70,6 @@ def simulated(made: dict[str, Any], clients: int, **options: Any) -> Simulation:
         dtype=made["dtype"],
         **options,
     )
-
-
-class LocalTransport:
-    """Delivers at once, or as a test wants it: `hold` keeps an answer back, `change` spoils it."""
-
-    def __init__(self, sites: Sequence[Client]):
-        self.sites = {1000 + site.id: site for site in sites}
-        self.answers: dict[str, Reply] = {}
-        self.hold: Callable[[Payload], bool] = lambda answer: False
-        self.change: Callable[[Payload], Payload] = lambda answer: answer
-        self.sent: list[tuple[int, Payload]] = []
-        self.online = set(self.sites)
-
-    def nodes(self) -> list[int]:
-        return sorted(self.online)
-
-    def allow(self, answer: int) -> None:
-        """Everything is in one process: `collect` has the limits."""
-
-    def send(self, outgoing: Sequence[tuple[int, Payload]], ttl: float) -> list[str | None]:
-        ids: list[str | None] = []
-        for node, payload in outgoing:
-            self.sent.append((node, payload))
-            message = f"m{len(self.sent)}"
-            ids.append(message)
-            request = messages.unpack(*messages.pack(payload), limit=1 << 30)
-            answer = self.change(self.sites[node].answer(request))
-            self.answers[message] = Reply(message, node, answer)
-        return ids
-
-    def collect(self, ids: Iterable[str], limits: dict[str, int]) -> list[Reply]:
-        found = []
-        for message in ids:
-            reply = self.answers.get(message)
-            if reply is None or (reply.payload is not None and self.hold(reply.payload)):
-                continue
-            found.append(self.answers.pop(message))
-            if reply.payload is not None:
-                text, block = messages.pack(reply.payload)
-                try:
-                    payload = messages.unpack(text, block, limits[message])
-                except messages.Malformed as error:
-                    found[-1] = Reply(message, reply.node, None, str(error), malformed=True)
-                else:
-                    found[-1] = Reply(message, reply.node, payload)
-        return found
 
 
 def clients_on_disk(folder: Path, clients: int) -> list[Client]:

@@ -76,3 +76,43 @@ def test_runs_of_other_data_are_not_compared(tmp_path: Path) -> None:
         idiolect.simulate(method, federation(seed), module, rounds=1, out=tmp_path / method)
     rows = report.rows(report.find([tmp_path]))
     assert [row["gain"] for row in rows] == [None, None]
+
+
+def test_a_sweep_from_python(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'mu'"):
+        idiolect.sweep("fedprox", federation(), nn.Linear(5, 3), {"my": [1]}, out=tmp_path)
+    with pytest.raises(UserError, match="as a list of values"):
+        idiolect.sweep("fedprox", federation(), nn.Linear(5, 3), {"mu": "0.1"}, out=tmp_path)
+    with pytest.raises(UserError, match=r"method\.mu must be"):
+        idiolect.sweep("fedprox", federation(), nn.Linear(5, 3), {"mu": [1, -1]}, out=tmp_path)
+    assert not list(tmp_path.iterdir())
+    over = {"mu": [0.1, 1.0], "participation": [0.4, 1.0]}
+    done = idiolect.sweep(
+        "fedprox", federation(), nn.Linear(5, 3), over, out=tmp_path / "s", rounds=1
+    )
+    assert sorted(p.name for p in (tmp_path / "s").iterdir()) == [
+        f"fedprox-mu{mu}-participation{rate}-seed0" for mu in (0.1, 1.0) for rate in (0.4, 1.0)
+    ]
+    assert [run.config["method"]["mu"] for run in done.runs] == [0.1, 0.1, 1.0, 1.0]
+    assert repr(done).startswith("Compared(4 runs: fedprox ") and len(repr(done)) < 300
+
+
+def test_results_show_themselves(tmp_path: Path) -> None:
+    module = nn.Linear(5, 3)
+    written = idiolect.simulate("fedper", federation(), module, rounds=2, out=tmp_path / "r" / "a")
+    loaded = idiolect.load_run(tmp_path / "r" / "a")
+    for shown in (written._repr_html_(), loaded._repr_html_()):
+        assert shown.startswith("<table>") and "<td>fedper</td><td>2</td>" in shown
+    page = idiolect.report(tmp_path / "r", tmp_path / "page.html")
+    assert "<html" in page.read_text() and idiolect.report.rows([loaded])
+    table = idiolect.report([loaded], tmp_path / "table.md").read_text()
+    assert "| fedper |" in table
+    with pytest.raises(UserError, match=r"written as \.html"):
+        idiolect.report(loaded, tmp_path / "table.doc")
+    with pytest.raises(UserError, match="needs runs"):
+        idiolect.report([])
+    pandas = pytest.importorskip("pandas")
+    for one in (written, loaded):
+        frame = one.frame()
+        assert isinstance(frame, pandas.DataFrame) and len(frame) == 9
+        assert {"round", "client", "accuracy_before"} <= set(frame.columns)

@@ -31,7 +31,7 @@ def test_words_are_those_that_the_simulation_knows() -> None:
 def test_simulate_lists_every_option_with_its_default() -> None:
     listed = inspect.signature(simulate).parameters
     names = {known.name for known in fields(SimulationOptions)}
-    objects = {"method", "federation", "model", "clients_init", "unknown"}
+    objects = {"method", "federation", "model", "clients_init", "on_round", "unknown"}
     assert set(listed) == names | objects
     defaults = SimulationOptions(**{name: listed[name].default for name in names})
     assert defaults == SimulationOptions(save_models="last")  # there is no directory to keep them

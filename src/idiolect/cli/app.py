@@ -19,6 +19,7 @@ from idiolect.cli import (
     compare,
     data,
     deploy,
+    extend,
     failures,
     recipe,
     report,
@@ -82,7 +83,7 @@ def _options(
     """Personalized federated learning: many clients, one good model each."""
 
 
-for group in (run, compare, recipe, report, after_training, ui, bench, catalogue, deploy):
+for group in (run, compare, recipe, report, after_training, ui, bench, catalogue, extend, deploy):
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")
 

@@ -19,6 +19,7 @@ from idiolect.cli.options import (
     with_settings,
 )
 from idiolect.cli.run import unused
+from idiolect.core.own_code import is_own, whole
 from idiolect.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ commands = typer.Typer()
         "idiolect compare local fedavg fedper fedas --seeds 0,1,2",
         "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
         "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
+        "idiolect compare fedavg my.py:MyMethod --set MyMethod.share=0.3",
         "idiolect compare fedprox --seeds 0,1,2 --sweep mu=0.001,0.01,0.1",
         "idiolect compare local fedavg fedas --tune lr=0.01,0.03,0.1 --set split.val_share=0.2",
         "idiolect compare fedavg fedas --sweep split.alpha=0.1,0.5 --sweep participation=0.2,1",
@@ -102,10 +104,12 @@ def compare(
         raise UserError("--tune and --sweep contradict each other; give one of them")
     runs = place / TRIALS if tune else place
     varied = tune or sweep or ()
-    plan = comparison.plans(methods, chosen, runs, config, flags, sets, varied, as_published)
-    allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
+    allowed = settings.code_named(flags, sets) | {*(allow_code or ())} | {*filter(is_own, methods)}
+    plan = comparison.plans(
+        methods, chosen, runs, config, flags, sets, varied, as_published, allowed
+    )
     build = builder(plan[0].config, allowed, config)
-    if not as_published and not as_json and (apart := keeps_its_own(methods)):
+    if not as_published and not as_json and (apart := keeps_its_own([whole(n) for n in methods])):
         kept = "no local SGD, own settings kept; see samples and steps"
         print(f"{', '.join(apart)}: {kept}", file=sys.stderr)
     if tune:

@@ -59,8 +59,9 @@ def data_inspect(
     from idiolect.runs import config as settings
 
     flags, sets = flags_of({"data": name, **given}), set_ or ()
-    config = settings.resolve(None, {**flags, "method": {"name": "local"}}, sets)
-    federation = build.load_federation(config, settings.code_named(flags, sets))
+    allowed = settings.code_named(flags, sets)
+    config = settings.resolve(None, {**flags, "method": {"name": "local"}}, sets, allowed)
+    federation = build.load_federation(config, allowed)
     about = {**describe(federation), "findings": findings(federation)}
     screen.print_federation(about, as_json)
     if not as_json:

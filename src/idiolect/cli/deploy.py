@@ -28,6 +28,9 @@ PrivateKey = Annotated[Path | None, typer.Option(parser=as_path, help="This clie
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No TLS, no node keys; loopback interface only.")
 ]
+ONLY = "Accept this {} only; needed for file.py:Class and module:Class."
+AcceptedModel = Annotated[str | None, typer.Option(help=ONLY.format("model"))]
+AcceptedMethod = Annotated[str | None, typer.Option(help=ONLY.format("method"))]
 
 commands = typer.Typer()
 TERMS = ("minimum", "arrivals", "window", "timeout", "repeat", "patience")
@@ -107,17 +110,20 @@ def _planned(
     terms["save_models"] = bool(given.pop("save_models", False))
     flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
-    config = settings.resolve(file, flags, sets)
-    builder(config, settings.code_named(flags, sets) | {*allow_code}, file)
+    allowed = settings.code_named(flags, sets) | {*allow_code}
+    config = settings.resolve(file, flags, sets, allowed)
+    builder(config, allowed, file)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:
         config["model"] = {}  # chosen once the sites have said what a sample looks like
     # The sites bring the data: nothing about it is decided here.
     config |= {"data": {"name": "sites"}, "split": {"name": "sites", "clients": clients}}
     defaults = settings.RunConfig().as_dict()
-    config |= {k: defaults[k] for k in ("stragglers", "clock", "schedule", "save_models")}
+    config |= {
+        k: defaults[k] for k in ("stragglers", "clock", "schedule", "save_models", "stop_after")
+    }
     config["engine"] = "loop"
-    run = out or Path("runs") / f"{method}-sites-seed{config['seed']}"
+    run = out or Path("runs") / f"{settings.short_name(method)}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
         raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")
     experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **terms))
@@ -169,10 +175,8 @@ def client(
     key: PrivateKey = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Accept this model only; needed for file.py:Class and module:Class."),
-    ] = None,
+    model: AcceptedModel = None,
+    method: AcceptedMethod = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     worker: Annotated[
         str, typer.Option(help="idiolect: one process that stays; flower: one per message.")
@@ -201,6 +205,7 @@ def client(
         "state": str(state.resolve()),
         "name": name,
         "model": model and own_code.whole(model),
+        "method": method and own_code.whole(method),
         "device": device,
     }
     children = processes.ChildProcesses(state / "logs")

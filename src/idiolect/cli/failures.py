@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 import click
 
+from idiolect.core import own_code
 from idiolect.core.text import one_line, reason, shortened
 from idiolect.errors import UserError
 
@@ -77,7 +78,15 @@ def _told(error: BaseException) -> tuple[str, int]:
         told = f"error: {error.filename or 'the output'}: {error.strerror}"
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
         return told, MACHINE if full or error.filename is None else MISTAKE
+    if found := own_code.fault(error):
+        return _own_failed(error, *found), MISTAKE
     return _crashed(error), FAULT
+
+
+def _own_failed(error: BaseException, whose: str, where: str) -> str:
+    path = _kept(_report(error))
+    place = f"; the traceback is in {path}" if path else ""
+    return f"error: {whose} failed at {where}: {type(error).__name__}: {reason(error)}{place}"
 
 
 def _usage(error: click.ClickException) -> str:
@@ -93,7 +102,13 @@ def _usage(error: click.ClickException) -> str:
 def _crashed(error: BaseException) -> str:
     """Put the traceback into a file of its own; the line that says where it is."""
     what = f"{type(error).__name__}: {reason(error)}"
-    report = "\n".join(
+    path = _kept(_report(error))
+    place = f"; what happened is in {path}: please report it" if path else ""
+    return f"error: this is a fault of the program ({what}){place}"
+
+
+def _report(error: BaseException) -> str:
+    return "\n".join(
         [
             f"command: {' '.join(map(one_line, sys.argv))}",
             f"python {platform.python_version()} on {platform.platform()}",
@@ -101,9 +116,6 @@ def _crashed(error: BaseException) -> str:
             "".join(traceback.format_exception(error)),
         ]
     )
-    path = _kept(report)
-    place = f"; what happened is in {path}: please report it" if path else ""
-    return f"error: this is a fault of the program ({what}){place}"
 
 
 def _kept(report: str) -> Path | None:

@@ -46,8 +46,7 @@ def report(
     from idiolect import report as reports
 
     if form is None:
-        endings = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".tex": "latex"}
-        form = endings.get(out.suffix.lower(), "html") if out else "terminal"
+        form = reports.ENDINGS.get(out.suffix.lower(), "html") if out else "terminal"
     if form not in (*reports.FORMATS, "terminal"):
         raise did_you_mean(form, (*reports.FORMATS, "terminal"), "format")
     found = reports.find(paths)

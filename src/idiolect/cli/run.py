@@ -22,12 +22,13 @@ commands = typer.Typer()
         "idiolect run fedas --data cifar10 --split dirichlet --clients 20 --set split.alpha=0.1",
         "idiolect run pflego --rounds 100 --participation 0.2 --save-models best",
         "idiolect run plga --data mnist --stragglers 8 --set method.lr=0.001 --out runs/plga",
+        "idiolect run my.py:MyMethod --split my.py:my_split --set method.lr=0.05",
         "torchrun --nproc-per-node 2 -m idiolect run fedas --data cifar10",
     )
 )
 @with_settings()
 def run(
-    method: Annotated[str, typer.Argument(help="Method (idiolect list methods).")],
+    method: Annotated[str, typer.Argument(help="Method (idiolect list methods) or file.py:Class.")],
     out: Out = None,
     set_: Set = None,
     config: File = None,
@@ -47,8 +48,9 @@ def run(
     from idiolect.runs.execute import execute
 
     flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
-    resolved = settings.resolve(config, flags, sets)
-    build = builder(resolved, settings.code_named(flags, sets) | {*(allow_code or ())}, config)
+    allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
+    resolved = settings.resolve(config, flags, sets, allowed)
+    build = builder(resolved, allowed, config)
     place = out or unused(Path("runs") / _run_name(resolved))
     beside = page_beside(place) if ui and Ranks.current().first else nullcontext()
     with beside:
@@ -81,11 +83,12 @@ def resume(
     from idiolect.runs.execute import execute
 
     config = directory.read_config(path)
+    allowed = seal.approved(path, config) | {*(allow_code or ())}
     if seal.read(path) is None:  # else any change of it is found by the seal
-        settings.check(config, path / "config.yaml")
+        settings.check(config, path / "config.yaml", allowed)
     if directory.state(path, config) == "finished":
         print(f"{path} is already finished", file=sys.stderr)
-    build = builder(config, seal.approved(path, config) | {*(allow_code or ())}, path)
+    build = builder(config, allowed, path)
     done = execute(
         config, path, resume=True, progress=LiveLine(), build=build, from_start=from_start
     )

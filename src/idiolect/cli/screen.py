@@ -44,6 +44,8 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
         return
     shown = {"methods": ("year", "traffic"), "datasets": ("classes", "found")}
     extra = (shown | {"recipes": ("paper", "claims")}).get(kind, ())
+    if any(entry.get("package") for entry in entries):
+        extra = (*extra, "package")
     rows = []
     for entry in entries:
         options = ", ".join(option["name"] for option in entry.get("options", ()))

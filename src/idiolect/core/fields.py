@@ -124,17 +124,6 @@ def make(kind: type[T], options: Mapping[str, Any], what: str) -> T:
     return kind(**options)
 
 
-def named(registry: Mapping[str, type[T]], section: Mapping[str, Any] | str, what: str) -> T:
-    """{"name": "shards", "clients": 5} -> Shards(clients=5)."""
-    options = {"name": section} if isinstance(section, str) else dict(section)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise UserError(f"{what} needs a name, one of: {', '.join(sorted(registry))}")
-    if name not in registry:
-        raise did_you_mean(name, registry, what)
-    return make(registry[name], options, f"{what} '{name}'")
-
-
 def checked(kind: type, known: dataclasses.Field[Any], value: Any) -> Any:
     """The value in the field's type; an error that says what it may be."""
     path, hint = _path(kind, known.name), hints(kind)[known.name]

@@ -195,6 +195,9 @@ class Method(Checked, ABC):
     paper: ClassVar[str] = ""
     year: ClassVar[int] = 0
     personal_part: ClassVar[str] = "nothing"  # what is personal, in words
+    # What of `mine` (or of `personal`) is sent on purpose: "own: all", "theta: stats"; the other
+    # words are weights and base. Everything else in it must never be in a message.
+    also_sent: ClassVar[tuple[str, ...]] = ()
     traffic: ClassVar[str] = "2"  # model sizes per client and round, up and down together
     asynchronous: ClassVar[bool] = False  # late work is used (and `aggregate` sees empty rounds)
     needs_classes: ClassVar[bool] = False  # samples must have one class each

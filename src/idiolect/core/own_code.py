@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from idiolect.errors import UserError
 
 T = TypeVar("T")
+FROM_FILE = "idiolect_own_"  # how modules of files are called
+_USER_CODE: dict[str, str] = {}  # modules that users wrote or installed, and how those are called
 
 
 def is_own(name: object) -> bool:
@@ -26,8 +28,7 @@ def is_own(name: object) -> bool:
 
 
 def is_function(name: object) -> bool:
-    """Whether the name of data means `file.py:function` or `module:function`; a path may hold a
-    colon too."""
+    """Whether a name is written as `file.py:Name` or `module:Name`; a path may hold a colon too."""
     return isinstance(name, str) and bool(re.fullmatch(r"(.+\.py|[\w.]+):[^\W\d]\w*", name))
 
 
@@ -43,6 +44,11 @@ def short(name: str) -> str:
     return name if file is None else f"{file.name}:{_class_name(name)}"
 
 
+def called(name: str) -> str:
+    """What people call it: own code by its class, everything else by its name."""
+    return _class_name(name) if is_function(name) else name
+
+
 def require(name: str, allowed: Collection[str], source: str) -> None:
     """Refuse own code that nobody allowed; `source` is what names it."""
     if whole(name) not in {whole(one) for one in allowed}:
@@ -54,7 +60,7 @@ def require(name: str, allowed: Collection[str], source: str) -> None:
 
 def load(name: str, kind: type[T], what: str, allowed: Collection[str] = ()) -> type[T]:
     """The class of this name, a subclass of `kind`. `what` is the setting: 'model'."""
-    found = _loaded(name, what, allowed)
+    found = load_any(name, what, allowed)
     if not isinstance(found, type) or not issubclass(found, kind):
         raise UserError(
             f"{what} '{name}' is not a class of the kind that is needed: a subclass of "
@@ -65,15 +71,16 @@ def load(name: str, kind: type[T], what: str, allowed: Collection[str] = ()) -> 
 
 def load_function(name: str, what: str, allowed: Collection[str] = ()) -> Callable[..., Any]:
     """The function of this name."""
-    found = _loaded(name, what, allowed)
+    found = load_any(name, what, allowed)
     if not callable(found):
         raise UserError(f"{what} '{name}' is no function; name one that returns the data")
     made: Callable[..., Any] = found
     return made
 
 
-def _loaded(name: str, what: str, allowed: Collection[str]) -> Any:
-    require(name, allowed, what)
+def load_any(name: str, what: str, allowed: Collection[str] = ()) -> Any:
+    """What this name means; of which kind it is, is for the caller to check before it is used."""
+    require(name, allowed, f"{what}.name")
     file = _written_file(name)
     try:
         module = import_module(_place(name)) if file is None else _run_file(file)
@@ -84,7 +91,30 @@ def _loaded(name: str, what: str, allowed: Collection[str]) -> Any:
         fix = "put the module on PYTHONPATH" if file is None else "mend the file"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(f"cannot import {what} '{name}': {reason}; {fix}") from None
+    is_user_code(module.__name__, "your own code")
     return found
+
+
+def from_file(kind: type) -> bool:
+    """Whether a class was declared in a file that was named as `file.py:Class`."""
+    return kind.__module__.startswith(FROM_FILE)
+
+
+def is_user_code(module: str, whose: str) -> None:
+    """Note that a module is no part of Idiolect, so that its faults are not taken for ours."""
+    _USER_CODE[module] = whose
+
+
+def fault(error: BaseException) -> tuple[str, str] | None:
+    """Whose code failed and where: the innermost frame of what users wrote or installed; None where
+    there is none."""
+    place, at = None, error.__traceback__
+    while at is not None:
+        module = str(at.tb_frame.f_globals.get("__name__"))
+        if module in _USER_CODE:
+            place = (_USER_CODE[module], f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
+        at = at.tb_next
+    return place
 
 
 def fingerprint(name: str) -> str:
@@ -101,7 +131,7 @@ def fingerprint(name: str) -> str:
 def _run_file(file: Path) -> ModuleType:
     """The module of a file. Its text is run as it was read, never a compiled copy beside it."""
     source = file.read_bytes()
-    key = f"idiolect_own_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
+    key = f"{FROM_FILE}{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
     if key not in sys.modules:
         module = ModuleType(key)
         module.__file__ = str(file)

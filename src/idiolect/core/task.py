@@ -3,13 +3,13 @@ of the metric is better. Data names its task; engines, evaluation and reports as
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idiolect.core.own_code import is_own
 from idiolect.errors import UserError, did_you_mean
 
 Statistics = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> [n, S], summed per client
@@ -64,7 +64,7 @@ def _explained(out: Tensor, y: Tensor) -> Tensor:
     return torch.cat([(out - y).square(), y, y.square()], 1)
 
 
-def _mean(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def mean_over_samples(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(sums[:, 0] / sizes)
 
 
@@ -97,7 +97,7 @@ def _r2(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         return np.asarray(np.where(exact, np.nan, 1 - wrong / spread).mean(1))
 
 
-ACCURACY = Metric("accuracy", _right, _mean)
+ACCURACY = Metric("accuracy", _right, mean_over_samples)
 METRICS: dict[str, dict[str, Metric]] = {
     "classification": {
         "accuracy": ACCURACY,
@@ -106,7 +106,7 @@ METRICS: dict[str, dict[str, Metric]] = {
     },
     "multilabel": {
         "macro_f1": Metric("macro_f1", _label_confusion, _macro_f1),
-        "label_accuracy": Metric("label_accuracy", _labels_right, _mean),
+        "label_accuracy": Metric("label_accuracy", _labels_right, mean_over_samples),
     },
     "regression": {
         "rmse": Metric("rmse", _errors, lambda s, n: np.sqrt(s[:, 0] / n), True, False),
@@ -116,9 +116,14 @@ METRICS: dict[str, dict[str, Metric]] = {
 }
 
 
+OWN_METRICS: dict[str, Metric] = {}  # functions of the user's own, admitted, by whole name
+REMEMBERED: dict[str, Metric] = {}  # metrics of runs that were read, whose code is not here
+
+
 def metric_named(name: str) -> Metric:
     """The metric of a column such as `rmse_before`."""
-    for known in METRICS.values():
+    own = {one.name: one for one in OWN_METRICS.values()}
+    for known in (*METRICS.values(), own, REMEMBERED):
         if name in known:
             return known[name]
     raise did_you_mean(name, [n for known in METRICS.values() for n in known], "metric")
@@ -135,13 +140,15 @@ class LearningTask:
         if self.name not in METRICS:
             raise did_you_mean(self.name, METRICS, "task")
         known = METRICS[self.name]
-        if self.metric_name and self.metric_name not in known:
+        if self.metric_name and self.metric_name not in known and not is_own(self.metric_name):
             raise UserError(
                 f"metric '{self.metric_name}' is not for {self.name}; use {', '.join(known)}"
             )
 
-    @cached_property
+    @property
     def metric(self) -> Metric:
+        if is_own(self.metric_name):
+            return OWN_METRICS[self.metric_name]
         known = METRICS[self.name]
         return known[self.metric_name] if self.metric_name else next(iter(known.values()))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from idiolect.core import rng
+from idiolect.core import own_code, own_metric, rng
 from idiolect.data import datasets, splits
 from idiolect.data.federation import PARTS, Federation
 from idiolect.data.own.function import OwnFunction
@@ -21,18 +21,20 @@ def build(
     seed: int = 0,
     allow_code: Collection[str] = (),
 ) -> Federation:
-    """The federation of a run. The same sections and seed give the same clients. A function of the
-    user's own is called only if `allow_code` names it.
+    """The federation of a run. The same sections and seed give the same clients. Code of the
+    user's own is loaded only if `allow_code` names it.
 
     >>> fed = build({"name": "digits"}, {"name": "dirichlet", "clients": 10, "alpha": 0.3}, 0)
     """
-    how, dataset = splits.split(split), datasets.dataset(data)
+    how, dataset = splits.split(split, allow_code), datasets.dataset(data)
     seed = seed.item() if isinstance(seed, np.generic) else seed
     rng.keyed(seed)  # like the lines above, so that a mistake is found before the data is read
     if isinstance(dataset, OwnFunction):
         if how.name != "own":
             raise UserError(f"data '{dataset.name}' brings its clients; leave --split out")
         return dataset.federation(seed, allow_code)
+    if isinstance(metric := data.get("metric"), str) and own_code.is_own(metric):
+        own_metric.admit(metric, allow_code)
     pool = dataset.load()
     return divide(pool, how, seed, {**dataset.resolved(), "where": pool.where})
 

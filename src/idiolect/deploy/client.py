@@ -59,7 +59,8 @@ class LocalExperiment:
         device: str,
         allow_code: Collection[str] = (),
     ):
-        self.method: Method = methods.build(config["method"]).over(int(config.get("rounds") or 1))
+        method = methods.build(config["method"], allow_code)
+        self.method: Method = method.over(int(config.get("rounds") or 1))
         module = models.build(config["model"], data.shape, data.classes, config["seed"], allow_code)
         self.module_state = server_state.module_values(module)
         # Sample order and starting heads are keyed by the id the client has in the federation, so
@@ -87,6 +88,7 @@ class Client:
         name: str = "",
         labels: str = "",
         model: str | None = None,
+        method: str | None = None,
         device: str = "cpu",
     ):
         if data.n_clients != 1:
@@ -95,7 +97,7 @@ class Client:
         self.labels = labels
         self.sizes = {part: len(getattr(data, part)[ONLY_CLIENT]) for part in PARTS}
         self.store = StateStore(state)
-        self.model, self.device = model, device
+        self.model, self.method, self.device = model, method, device
         self._experiments: dict[str, LocalExperiment] = {}
         self._handlers: dict[str, Callable[[Payload, LocalExperiment], Payload]] = {
             "fit": self._fit,
@@ -138,25 +140,14 @@ class Client:
         if key not in self._experiments:
             if not isinstance(config, dict):
                 raise Refused("the request carries no settings")
-            name = self._accepted_model(str(config["model"]["name"]))
-            config = {**config, "model": {**config["model"], "name": name}}
+            for what, ours in (("model", self.model), ("method", self.method)):
+                name = _accepted(what, str(config[what]["name"]), ours)
+                config = {**config, what: {**config[what], "name": name}}
             if len(self._experiments) >= MAX_CACHED_EXPERIMENTS:
                 self._experiments.pop(next(iter(self._experiments)))
-            ours = [] if self.model is None else [self.model]
-            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device, ours)
+            own = [name for name in (self.model, self.method) if name is not None]
+            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device, own)
         return self._experiments[key]
-
-    def _accepted_model(self, name: str) -> str:
-        """The model to build. Own code is loaded only as the site named it: `net.py:Net` is the
-        site's file of that name, wherever the server keeps its own."""
-        wanted = own_code.short(name)
-        if self.model is not None and wanted != own_code.short(self.model):
-            raise Refused(f"the server wants model {wanted}, this site runs {self.model}")
-        if own_code.is_own(name) and self.model is None:
-            raise Refused(
-                f"model {wanted} is code; start the client with --model {wanted} to allow it"
-            )
-        return self.model or name
 
     # --- requests ---
 
@@ -287,6 +278,19 @@ class Client:
                 correct, loss = experiment.engine.evaluate(params, [ONLY_CLIENT], part)
                 found[part] = {"correct": float(correct[0]), "loss": _finite_or_none(loss[0])}
         return found
+
+
+def _accepted(what: str, name: str, ours: str | None) -> str:
+    """The model or method to build. Own code is loaded only as the site named it: `net.py:Net` is
+    the site's file of that name, wherever the server keeps its own."""
+    wanted = own_code.short(name)
+    if ours is not None and wanted != own_code.short(ours):
+        raise Refused(f"the server wants {what} {wanted}, this site runs {ours}")
+    if own_code.is_own(name) and ours is None:
+        raise Refused(
+            f"{what} {wanted} is code; start the client with --{what} {wanted} to allow it"
+        )
+    return ours or name
 
 
 def _down(request: Payload) -> Down:

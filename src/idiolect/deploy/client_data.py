@@ -29,6 +29,7 @@ def open_client(settings: dict[str, Any]) -> Client:
         name=settings.get("name") or "",
         labels=labels_digest(classes),
         model=settings.get("model"),
+        method=settings.get("method"),
         device=settings.get("device") or "cpu",
     )
 

@@ -50,7 +50,8 @@ class FederationServer:
         self.config, self.rounds, self.seed = config, config["rounds"], config["seed"]
         self.enrolment, self.terms = enrolment, enrolment.terms
         self.registry, dispatcher = enrolment.registry, enrolment.dispatcher
-        self.method: Method = methods.build(config["method"]).over(self.rounds)
+        method = methods.build(config["method"], allow_code)
+        self.method: Method = method.over(self.rounds)
         self.participation = Participation(**config["participation"])
         self.device, self.dtype = torch.device("cpu"), select.compute_dtype(config["dtype"])
         shape, classes = enrolment.shape, enrolment.classes

@@ -67,6 +67,7 @@ class CD2pFed(Alignment, FedAvg):
     year = 2022
     personal_part = "the last channels of every layer"
     traffic = "2 shared channels"
+    also_sent = ("model: all", "personal: all")  # shared channels; the rest in its own test
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}

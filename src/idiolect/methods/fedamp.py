@@ -48,6 +48,7 @@ class FedAMP(LocalOnly):
     paper = "Huang et al., Personalized Cross-Silo FL on Non-IID Data"
     year = 2021
     traffic = "2"
+    also_sent = ("model: weights", "personal: weights")  # mixed by the server
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"clouds": Table(tree.pick(start, net.weights))}

@@ -59,6 +59,7 @@ class FedAS(Alignment):
     year = 2024
     personal_part = "the head, and the client's own last base"
     traffic = "2 base"
+    also_sent = ("model: base", "personal: base")  # alignment learns from the last base
     rounds_default = 40
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:

@@ -47,6 +47,7 @@ class FedFomo(SgdMethod):
     year = 2021
     personal_part = "the whole model (mixed by the client)"
     traffic = "1 + M"
+    also_sent = ("model: all", "personal: all")  # mixed by the clients
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         like, n = tree.any_leaf(start), len(clients)

@@ -44,6 +44,7 @@ class L2C(SgdMethod):
     year = 2022
     personal_part = "the whole model (mixed by the client), BatchNorm statistics"
     traffic = "1 + N"
+    also_sent = ("update: weights",)  # to tell its own share of the mixture
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         still = tree.expand(tree.zeros_like(tree.pick(start, net.weights)), len(clients))

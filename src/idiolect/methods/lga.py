@@ -37,6 +37,7 @@ class LGA(FedAvgAsync):
     paper = "Personalized Heterogeneous FL with Gradient Similarity"
     year = 2022
     traffic = "2 (4 when late)"
+    also_sent = ("wk: weights",)  # the leap starts from it
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": tree.pick(start, net.weights), "past": {}}

@@ -53,6 +53,7 @@ class PFedMe(FedAvg):
     paper = "T. Dinh et al., Personalized Federated Learning with Moreau Envelopes"
     year = 2020
     personal_part = "the whole model theta"
+    also_sent = ("theta: stats", "personal: stats")  # statistics are shared as in FedAvg
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"theta": start}

@@ -45,6 +45,7 @@ class Scaffold(FedAvg):
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for FL"
     year = 2020
     traffic = "4"
+    also_sent = ("control: weights",)  # sends its change
 
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"model": start, "control": tree.zeros_like(tree.pick(start, net.weights))}

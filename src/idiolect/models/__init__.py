@@ -1,5 +1,6 @@
 """Networks by name, and your own by `module:Class`; adapters on any of them."""
 
+import idiolect.models.networks  # noqa: F401  declares those that have a name
 from idiolect.models.adapters import adapted
 from idiolect.models.build import (
     build,

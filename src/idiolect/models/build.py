@@ -16,7 +16,7 @@ from idiolect.errors import UserError
 from idiolect.models.adapters import adapted, parse
 from idiolect.models.blocks import Shape
 from idiolect.models.head import HeadWatch, name_head
-from idiolect.models.networks import Model
+from idiolect.models.model import Model
 from idiolect.models.trial import check_trains
 
 
@@ -101,8 +101,9 @@ def default_model(shape: Shape) -> str:
 
 
 def list_models() -> list[dict[str, Any]]:
-    """Every model: what it is, and its options with type, default, bounds and meaning."""
-    return [cls.about() for cls in Model.registry.values()]
+    """Every model: what it is, who brings it, and its options with type, default, bounds and
+    meaning."""
+    return [{**cls.about(), "package": of} for _, cls, of in Model.registry.entries()]
 
 
 def _own(

@@ -1,12 +1,11 @@
 """The papers' networks by name. A new one is a subclass of Model in this file, no more."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from torch import nn
 
 from idiolect.core.fields import hyper
-from idiolect.core.registry import Named
 from idiolect.models.blocks import (
     BasicBlock,
     Network,
@@ -18,19 +17,8 @@ from idiolect.models.blocks import (
     glorot,
     on_convs,
 )
+from idiolect.models.model import Model
 from idiolect.models.transformer import PatchEncoder
-
-
-@dataclass(frozen=True)
-class Model(Named):
-    """A network by name. Fields are the options of `model:`."""
-
-    section = "model"
-    registry: ClassVar[dict[str, type[Any]]] = {}
-
-    def network(self, shape: Shape, classes: int) -> Network:
-        """A new network for samples of this shape, with random weights."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from idiolect.runs import config as settings
 from idiolect.runs.config import Config
 
 # Where and how a run computes; it is recorded with a cell and is no part of what the cell is.
-CIRCUMSTANCES = ("keep", "device", "dtype", "engine", "checkpoint_every", "save_models")
+CIRCUMSTANCES = ("keep", "log", "device", "dtype", "engine", "checkpoint_every", "save_models")
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,12 @@ def _method_keys() -> frozenset[str]:
 
 def _identity(config: Config) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in CIRCUMSTANCES}
+    if not kept.get("stop_after"):  # records made before it existed stay the same
+        kept.pop("stop_after", None)
     flat = dict(_flat(kept))
     for section, own in settings.own_names(config).items():
-        flat[f"{section}.name"] = own_code.short(
-            own
-        )  # records do not tell the folders of a machine
+        # Records do not tell the folders of a machine.
+        flat[section if "." in section else f"{section}.name"] = own_code.short(own)
     return flat
 
 

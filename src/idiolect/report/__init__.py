@@ -1,7 +1,12 @@
-"""Reports from run directories: tables for terminal, Markdown, CSV and LaTeX, and one HTML page."""
+"""Reports from run directories: tables for terminal, Markdown, CSV and LaTeX, and one HTML page.
 
+From Python, `idiolect.report(["runs/a", "runs/b"], "report.html")` writes one.
+"""
+
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from idiolect.core import files
 from idiolect.errors import UserError
@@ -9,7 +14,19 @@ from idiolect.report.load import Run, find, load
 from idiolect.report.tables import Row, as_csv, latex, markdown, rows
 from idiolect.report.terminal_table import terminal
 
-__all__ = ["Row", "Run", "find", "html", "load", "render", "rows", "terminal", "write", "write_all"]
+__all__ = [
+    "Row",
+    "Run",
+    "find",
+    "html",
+    "load",
+    "render",
+    "rows",
+    "terminal",
+    "write",
+    "write_all",
+    "write_report",
+]
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
@@ -18,6 +35,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "latex": latex,
 }
 FORMATS = (*TABLES, "html")
+ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".tex": "latex"}
 
 
 def html(found: Sequence[Run], title: str | None = None) -> str:
@@ -49,3 +67,35 @@ def write_all(
         note(f"report.html was skipped: {error}")
         return None
     return out / "report.html"
+
+
+def write_report(
+    runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path = "report.html"
+) -> Path:
+    """Write the report of runs, or of folders of runs: a page, or what the ending of `out` says
+    (.html, .md, .csv, .tex)."""
+    given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    found: list[Run] = []
+    for one in given:
+        found += [one] if isinstance(one, Run) else find([Path(one)])
+    if not found:
+        raise UserError("a report needs runs: give their folders")
+    path = Path(out)
+    if path.suffix.lower() not in ENDINGS:
+        raise UserError(f"{path}: a report is written as {', '.join(ENDINGS)}")
+    write(found, path, ENDINGS[path.suffix.lower()])
+    return path
+
+
+class _Callable(ModuleType):
+    """`idiolect.report(...)` beside `idiolect.compare(...)`: the room has the name already."""
+
+    def __call__(
+        self,
+        runs: Sequence[Run | str | Path] | Run | str | Path,
+        out: str | Path = "report.html",
+    ) -> Path:
+        return write_report(runs, out)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,23 +1,29 @@
-"""Comparisons from Python: methods on your own federation, as a table and as run directories."""
+"""Comparisons and sweeps from Python: methods on your own federation, as a table and as run
+directories."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from idiolect import methods as registry
-from idiolect.core import files
+from idiolect.core import shown
 from idiolect.core.method import Method
-from idiolect.core.task import metric_named
 from idiolect.data import Federation
+from idiolect.errors import UserError, did_you_mean
+from idiolect.report import write_report
+from idiolect.report.groups import Group, groups
 from idiolect.report.load import Run, load
-from idiolect.report.tables import Row, markdown, rows, score
+from idiolect.report.tables import Row, cells, headings, markdown, rows
 from idiolect.runs.fair_work import LOCAL_WORK, shared_work
 from idiolect.runs.from_python import simulate
+from idiolect.simulation.simulate import OPTIONS
 
 Given = Method | str | Mapping[str, Any]
+MOST_TOLD = 6  # methods in the one line of a comparison
 
 
 @dataclass(frozen=True)
@@ -31,17 +37,22 @@ class Compared:
         """The table as plain values, a row per method: pandas.DataFrame(c.rows)."""
         return rows(self.runs)
 
+    def frame(self) -> Any:
+        """The same as a pandas DataFrame."""
+        return shown.frame(self.rows)
+
     def report(self, out: str | Path) -> Path:
         """Write the self-contained page."""
-        from idiolect.report.page import page
-
-        path = Path(out)
-        files.write_text(path, page(self.runs, None))
-        return path
+        return write_report(self.runs, out)
 
     def __repr__(self) -> str:
-        told = [f"{row['method']} {_score(row)}" for row in self.rows]
-        return f"Compared({len(self.runs)} runs: {', '.join(told)})"
+        found = groups(self.runs)
+        told = [f"{one.label} {_score(one)}" for one in found[:MOST_TOLD]]
+        more = [f"{len(found) - MOST_TOLD} more"] if found[MOST_TOLD:] else []
+        return f"Compared({len(self.runs)} runs: {', '.join([*told, *more])})"
+
+    def _repr_html_(self) -> str:
+        return shown.html_table(headings(self.rows), map(cells, self.rows))
 
     def _repr_markdown_(self) -> str:
         return markdown(self.rows)
@@ -76,6 +87,46 @@ def compare(
     return Compared(found)
 
 
+def sweep(
+    method: Given,
+    federation: Federation,
+    model: nn.Module,
+    over: Mapping[str, Sequence[Any]],
+    *,
+    out: str | Path,
+    seeds: Sequence[int] = (0,),
+    **options: Any,
+) -> Compared:
+    """Run one method with every combination of the values in `over`, each into a directory of its
+    own: settings of the method, or options of `simulate` such as `participation`.
+
+    >>> sweep("fedprox", federation, MyModule(), {"mu": [0.01, 0.1]}, out="runs/mu", rounds=20)
+    """
+    first = method if isinstance(method, Method) else registry.build(method)
+    settings = {known.name for known in fields(first)}
+    for name, values in over.items():
+        if name not in settings and name not in OPTIONS:
+            raise did_you_mean(name, [*settings, *OPTIONS], f"setting of {first.name} or option")
+        if name in options or isinstance(values, str) or not len(values):
+            raise UserError(f"sweep: over has {name}; give it once, as a list of values")
+    points = [dict(zip(over, values, strict=True)) for values in product(*over.values())]
+    # A wrong value is told before the first run.
+    todo = [(replace(first, **_part(point, settings)), point) for point in points]
+    found = []
+    for seed in seeds:
+        for one, point in todo:
+            told = [f"{name}{value}".replace("/", "_") for name, value in point.items()]
+            place = Path(out) / "-".join([one.name or type(one).__name__, *told, f"seed{seed}"])
+            how = {name: value for name, value in point.items() if name not in settings}
+            simulate(one, federation, model, out=place, seed=seed, **{**options, **how})
+            found.append(load(place))
+    return Compared(found)
+
+
+def _part(point: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in point.items() if name in names}
+
+
 def _method(given: Given, work: Mapping[str, Any], as_published: bool) -> Method:
     if isinstance(given, Method):
         return given
@@ -88,7 +139,7 @@ def _method(given: Given, work: Mapping[str, Any], as_published: bool) -> Method
     return registry.build(section)
 
 
-def _score(row: Row) -> str:
-    metric = metric_named(row.get("metric", "accuracy"))
-    told = score(row["accuracy"], metric.share)
-    return f"{told} %" if metric.share else f"{metric.name} {told}"
+def _score(group: Group) -> str:
+    if group.accuracy is None:
+        return shown.NOTHING
+    return f"{100 * group.accuracy:.1f} %" if group.metric.share else f"{group.accuracy:.4g}"

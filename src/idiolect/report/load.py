@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from idiolect.core import shown
+from idiolect.core.own_code import called
 from idiolect.core.text import shortened
 from idiolect.errors import UserError
 from idiolect.runs import class_counts, run_files
@@ -37,15 +39,22 @@ class Run:
 
     def __repr__(self) -> str:
         """One line; the table has a row per client and round."""
-        last = self.summary["accuracy"]["last"]["mean"]
         metric = metrics.metric_of(self.table)
-        told = "–" if last is None else f"{100 * last:.1f} %" if metric.share else f"{last:.4g}"
+        told = f"{metric.name} {shown.score(self.summary, metric.share)}"
         rounds = f"{self.summary['rounds']} rounds" + ("" if self.finished else ", unfinished")
-        return f"Run({str(self.path)!r}, {self.method}, {rounds}, {metric.name} {told})"
+        return f"Run({str(self.path)!r}, {self.method}, {rounds}, {told})"
+
+    def _repr_html_(self) -> str:
+        share = metrics.metric_of(self.table).share
+        return shown.result_table(self.summary, share, self.summary["rounds"])
+
+    def frame(self) -> Any:
+        """clients.parquet as a pandas DataFrame: a row per client and round."""
+        return shown.frame(self.table)
 
     @property
     def method(self) -> str:
-        return str(self.config["method"]["name"])
+        return called(str(self.config["method"]["name"]))
 
     @property
     def seed(self) -> int:

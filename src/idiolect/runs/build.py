@@ -25,8 +25,8 @@ def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulatio
     from idiolect.simulation.simulate import prepare
 
     run = make(RunConfig, config, "a run")
-    method = methods.build(run.method)
-    for line in splits.split(run.split).without_effect():
+    method = methods.build(run.method, allow_code)
+    for line in splits.split(run.split, allow_code).without_effect():
         warnings.warn(line, stacklevel=2)
     federation = load_federation(config, allow_code)
     section = {"name": models.default_model(federation.shape), **run.model}
@@ -40,7 +40,7 @@ def builder(
     """`build` for configs that name the code this one names. Own code that was not allowed is
     refused now, before anything is read or written; `source` is what names it."""
     for section, name in own_names(config).items():
-        own_code.require(name, allowed, f"{section}.name of {source}")
+        own_code.require(name, allowed, f"{_key(section)} of {source}")
     return partial(build, allow_code=allowed)
 
 
@@ -48,11 +48,18 @@ def load_federation(config: dict[str, Any], allow_code: Collection[str] = ()) ->
     """The federation of a config; the last one is kept, as methods share their clients."""
     from idiolect.data import datasets
 
-    if (name := own_names(config).get("data")) is not None:
-        own_code.require(name, allow_code, "data.name")  # also where it was called before
     stamp = datasets.dataset(config["data"]).stamp
+    for section, name in own_names(config).items():
+        if section in ("data", "split", "data.metric"):
+            own_code.require(name, allow_code, _key(section))  # also where it was called before
+            stamp += own_code.fingerprint(name)
     key = json.dumps([config["data"], config["split"], config["seed"]])
     return _federation(key, stamp, tuple(allow_code))
+
+
+def _key(section: str) -> str:
+    """The setting that names own code: of `model` it is `model.name`."""
+    return section if "." in section else f"{section}.name"
 
 
 @lru_cache(maxsize=1)

@@ -4,12 +4,13 @@ What is missing is run, what is unfinished is continued.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from idiolect.core.own_code import called, is_own, whole
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError, did_you_mean
 from idiolect.methods import REGISTRY
@@ -37,15 +38,14 @@ def plans(
     sets: Sequence[str] = (),
     sweeps: Sequence[str] = (),
     as_published: bool = False,
+    allow_code: Collection[str] = (),
 ) -> list[Plan]:
     """Every method with every seed and every combination of the values in `sweeps`. `--set
     fedas.lr=…` and `--sweep fedas.lr=…` are meant for fedas alone. All do the same local work
-    unless `as_published`: then each does that of its paper."""
-    for name in methods:
-        if name not in REGISTRY:
-            raise did_you_mean(name, REGISTRY, "method")
-    known = list(methods)
-    if len(set(known)) < len(known):
+    unless `as_published`: then each does that of its paper. Own code is loaded if `allow_code`
+    names it, and is called by its class: `--set MyMethod.lr=…`."""
+    known = [_known(name, allow_code) for name in methods]
+    if len(set(map(called, known))) < len(known):
         raise UserError("each method can be compared once; to vary its settings use --sweep")
     todo = [(name, point) for name in known for point in _points(name, known, sweeps)]
     flags, below = dict(flags or {}), {} if file is None else settings.read_yaml(file)
@@ -62,19 +62,29 @@ def plans(
             for item in told:
                 if item.partition("=")[0] in point:
                     raise UserError(
-                        f"--sweep and --set {item} contradict each other for {name}; give one"
+                        f"--sweep and --set {item} contradict each other for {called(name)}; give "
+                        "one"
                     )
             method = {"name": name}
             if not as_published:
                 method |= shared_work(name, below, [*told, *swept])
-            config = settings.resolve(
-                file, {**flags, "method": method, "seed": seed}, [*told, *swept]
-            )
+            given_here = {**flags, "method": method, "seed": seed}
+            config = settings.resolve(file, given_here, [*told, *swept], allow_code)
             values = [_told(config, path, text) for path, text in point.items()]
-            made.append(Plan(config, out / "-".join([name, *values, f"seed{seed}"])))
+            made.append(Plan(config, out / "-".join([called(name), *values, f"seed{seed}"])))
     if len({item.out for item in made}) < len(made):
         raise UserError("--sweep takes different values for a setting")
     return made
+
+
+def _known(name: str, allow_code: Collection[str]) -> str:
+    """The name of a method as configs have it."""
+    if is_own(name):
+        REGISTRY.admit(name, allow_code)
+        return whole(name)
+    if name not in REGISTRY:
+        raise did_you_mean(name, REGISTRY.names, "method")
+    return name
 
 
 def run_all(plan: Sequence[Plan], progress: Progress, build: Builder | None = None) -> None:
@@ -133,7 +143,7 @@ def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[d
             continue
         if swept in axes:
             key = swept.removeprefix("method.")
-            raise UserError(f"--sweep has {key} of {name} twice; give all values in one")
+            raise UserError(f"--sweep has {key} of {called(name)} twice; give all values in one")
         axes[swept] = [text.strip() for text in values.split(",")]
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
@@ -151,13 +161,14 @@ def _swept_path(path: str, name: str, compared: Sequence[str]) -> str | None:
             raise UserError("--sweep seed=…: give seeds with --seeds 0,1,2")
         return path
     whose, key = (first, rest) if dot else ("method", path)
-    if whose != "method" and whose not in compared:
-        raise did_you_mean(whose, [*compared, *settings.SETTINGS], "method or setting")
-    meant = [whose] if whose != "method" else compared
+    names = {called(other): other for other in compared}
+    if whose != "method" and whose not in names:
+        raise did_you_mean(whose, [*names, *settings.SETTINGS], "method or setting")
+    meant = [names[whose]] if whose != "method" else compared
     having = [other for other in meant if key in fields[other]]
     if not having:
         known = {f for other in meant for f in fields[other]} | (set() if dot else SWEPT)
-        raise did_you_mean(key, sorted(known), f"hyperparameter of {', '.join(meant)}")
+        raise did_you_mean(key, sorted(known), f"hyperparameter of {', '.join(map(called, meant))}")
     return f"method.{key}" if name in having else None
 
 
@@ -184,15 +195,16 @@ def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[
     that only some of the compared methods have is for those. What is said for this method alone
     comes instead of what is said for all."""
     kept, own = [], []
+    names = {called(other): other for other in compared}
     for item in sets:
         first, dot, rest = item.partition(".")
-        if dot and first in REGISTRY:
-            if first not in compared:
+        if dot and (first in REGISTRY or first in names):
+            if first not in names:
                 raise UserError(
                     f"--set {item}: {first} is not compared; name it among the methods or leave "
                     "the setting out"
                 )
-            if first == name:
+            if names[first] == name:
                 own.append(f"method.{rest}")
             continue
         key = rest.partition("=")[0]

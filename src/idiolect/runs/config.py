@@ -8,15 +8,16 @@ A resolved config is a plain dict with every setting written out, as in `config.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from idiolect.core.fields import Checked, hints, hyper, make, members
-from idiolect.core.own_code import is_function, is_own
+from idiolect.core.own_code import called, is_function, is_own, whole
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs import strict_yaml
+from idiolect.runs.loggers import Loggers
 from idiolect.simulation.schedule import Clock
 from idiolect.simulation.settings import SimulationOptions
 
@@ -28,13 +29,16 @@ class RunConfig(SimulationOptions):
     """Everything a run is made of. Defaults, command-line options and their help, `config.yaml` and
     the table in docs/cli.md come from these fields and from those of `SimulationOptions`."""
 
-    method: dict = hyper({}, "method (idiolect list methods)")
+    method: dict = hyper({}, "method (idiolect list methods), or your own file.py:Class")
     data: dict = hyper(
         {"name": "digits"}, "dataset (idiolect list datasets), your own files, or file.py:function"
     )
-    split: dict = hyper({"name": "dirichlet"}, "how the data is split over clients")
+    split: dict = hyper(
+        {"name": "dirichlet"}, "how the data is split over clients, or your own file.py:Name"
+    )
     model: dict = hyper({}, "network, or your own file.py:Class; by dataset if not given")
     checkpoint_every: int = hyper(10, "rounds from one checkpoint to the next", min=1)
+    log: Loggers = hyper(Loggers(), "rounds shown besides: csv, tensorboard, mlflow, wandb")
 
     def __post_init__(self) -> None:
         for name in SECTIONS:
@@ -51,6 +55,7 @@ class RunConfig(SimulationOptions):
 
 
 SECTIONS = ("method", "data", "split", "model")
+CIRCUMSTANCES = ("keep", "log")  # no part of what a run is
 SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.count"}
 SETTINGS = tuple(RunConfig().as_dict())
 # Settings of methods that came later: at these values runs made before stay the same runs.
@@ -66,32 +71,36 @@ LATER = {
 
 
 def resolve(
-    file: Path | None = None, flags: Mapping[str, Any] | None = None, sets: Sequence[str] = ()
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    allow_code: Collection[str] = (),
 ) -> Config:
-    """Defaults < file < flags and sets, checked and complete."""
+    """Defaults < file < flags and sets, checked and complete. Own methods and splits are loaded for
+    their settings, if `allow_code` names them."""
     flags = flags or {}
     _refuse_contradictions(flags, sets)
     below = {} if file is None else read_yaml(file)
     above = [flags, *map(parse_set, sets)]
     try:
-        return resolve_layers([below, *above])
+        return resolve_layers([below, *above], allow_code)
     except UserError as error:
-        if below and _mistake(below, *map(_names, above)) == str(error):
+        if below and _mistake([below, *map(_names, above)], allow_code) == str(error):
             raise UserError(f"{file}: {error}") from None
         raise
 
 
-def resolve_layers(layers: Iterable[Mapping[str, Any]]) -> Config:
+def resolve_layers(layers: Iterable[Mapping[str, Any]], allow_code: Collection[str] = ()) -> Config:
     """Defaults below all layers, each over those before it, checked and complete."""
-    return complete(_layered(*layers))
+    return complete(_layered(*layers), allow_code)
 
 
-def check(config: Config, file: Path) -> None:
+def check(config: Config, file: Path, allow_code: Collection[str] = ()) -> None:
     """Refuse a resolved config that was damaged since it was written to `file`."""
     for key in SETTINGS:
-        if key not in config and key != "keep":  # which older configs do not have
+        if key not in config and key not in (*CIRCUMSTANCES, "stop_after"):  # older lack them
             raise UserError(f"{file} lacks '{key}'; put it back")
-    if mistake := _mistake(config):
+    if mistake := _mistake([config], allow_code):
         raise UserError(f"{file}: {mistake}")
 
 
@@ -121,10 +130,10 @@ def _default_split(data: Config, usual: Config) -> Config:
         return usual
 
 
-def _mistake(*layers: Mapping[str, Any]) -> str:
+def _mistake(layers: Iterable[Mapping[str, Any]], allow_code: Collection[str]) -> str:
     """The error of these layers, if they have one."""
     try:
-        complete(_layered(*layers))
+        resolve_layers(layers, allow_code)
     except UserError as error:
         return str(error)
     return ""
@@ -177,6 +186,9 @@ def own_names(config: Mapping[str, Any]) -> dict[str, str]:
         name = section.get("name") if isinstance(section, Mapping) else section
         if isinstance(name, str) and (is_function(name) if key == "data" else is_own(name)):
             named[key] = name
+    data = config.get("data")
+    if isinstance(data, Mapping) and is_own(data.get("metric")):
+        named["data.metric"] = data["metric"]
     return named
 
 
@@ -186,27 +198,30 @@ def code_named(flags: Mapping[str, Any], sets: Sequence[str]) -> set[str]:
     return {name for layer in layers for name in own_names(layer).values()}
 
 
-def complete(config: Mapping[str, Any]) -> Config:
+def complete(config: Mapping[str, Any], allow_code: Collection[str] = ()) -> Config:
     """The config checked, with every setting of its method, data, split and model written out."""
     from idiolect import models
     from idiolect.data import datasets, splits
 
     made = make(RunConfig, config, "a run").as_dict()
-    made["method"] = _complete_method(made["method"])
+    made["method"] = _complete_method(made["method"], allow_code)
     if made["rounds"] is None:
         made["rounds"] = rounds_default(made["method"]["name"])
     dataset = datasets.dataset(made["data"])
-    made["data"], made["split"] = dataset.resolved(), splits.split(made["split"]).resolved()
+    made["data"] = dataset.resolved()
+    made["split"] = splits.split(made["split"], allow_code).resolved()
     made["model"] = models.resolved(made["model"], dataset.shape)
     plain: Config = json.loads(json.dumps(made))
     return plain
 
 
 def digest(config: Config) -> str:
-    """Identity of a run's settings; where clients were kept meanwhile is no part of it."""
-    what = {key: value for key, value in config.items() if key != "keep"}
-    if not what.get("measure"):  # so that runs made before it existed stay the same
-        what.pop("measure", None)
+    """Identity of a run's settings; where clients were kept meanwhile, and who was shown the
+    rounds, is no part of it."""
+    what = {key: value for key, value in config.items() if key not in CIRCUMSTANCES}
+    for later in ("measure", "stop_after"):  # so that runs made before them stay the same
+        if not what.get(later):
+            what.pop(later, None)
     if isinstance(what.get("method"), Mapping):
         method = what["method"].items()
         what["method"] = {k: v for k, v in method if k not in LATER or v != LATER[k]}
@@ -219,9 +234,11 @@ def changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tu
     """The settings in which a run's config differs from what it began with, with both values."""
     if digest(dict(was)) == digest(dict(now)):
         return {}
-    before, after = _flat(was), _flat(now)
+    before, after = (
+        flat({k: v for k, v in one.items() if k not in CIRCUMSTANCES}) for one in (was, now)
+    )
     keys = dict.fromkeys([*before, *after])
-    both = {k: (before.get(k, "missing"), after.get(k, "missing")) for k in keys if k != "keep"}
+    both = {k: (before.get(k, "missing"), after.get(k, "missing")) for k in keys}
     return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
 
 
@@ -235,7 +252,7 @@ def label(*configs: Config) -> str:
     varied = {k.removeprefix("method."): v for k, v in differences(configs).items()}
     varied["seed"] = [config["seed"] for config in configs]
     values = [f"{key} {','.join(dict.fromkeys(map(str, v)))}" for key, v in varied.items()]
-    return " ".join([configs[0]["method"]["name"], *values])
+    return " ".join([called(configs[0]["method"]["name"]), *values])
 
 
 def labels(configs: Sequence[Config]) -> list[str]:
@@ -257,17 +274,18 @@ def short_name(name: str) -> str:
 def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
     """The settings in which configs differ, apart from the seed: `method.lr`, with the value of
     every config."""
-    flat = [_flat({**config, "seed": None}) for config in configs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    values = {key: [one.get(key) for one in flat] for key in keys}
+    each = [flat({**config, "seed": None}) for config in configs]
+    keys = dict.fromkeys(key for one in each for key in one)
+    values = {key: [one.get(key) for one in each] for key in keys}
     return {key: v for key, v in values.items() if any(one != v[0] for one in v)}
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Config:
-    out: Config = {}
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their path: `method.lr`."""
+    out: dict[str, Any] = {}
     for key, value in config.items():
         inner = isinstance(value, Mapping) and bool(value)
-        out |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+        out |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return out
 
 
@@ -291,7 +309,7 @@ def _refuse_contradictions(flags: Mapping[str, Any], sets: Sequence[str]) -> Non
     given: dict[str, tuple[str, str]] = {}
     layers = [(f"--set {item}", parse_set(item)) for item in sets]
     for how, layer in [("", flags), *layers]:
-        for key, value in _flat(layer).items():
+        for key, value in flat(layer).items():
             # `--seed 1` is the key `seed`, `--model m` is `model.name`, `--stragglers 2` a count.
             key = f"{key}.name" if key in SECTIONS else SHORT_FORMS.get(key, key)
             option = key.removesuffix(".name").rpartition(".")[2].replace("_", "-")
@@ -324,9 +342,11 @@ def _merge(config: Config, layer: Mapping[str, Any]) -> None:
             config[key] = value
 
 
-def _complete_method(section: Config) -> Config:
+def _complete_method(section: Config, allow_code: Collection[str]) -> Config:
     from idiolect import methods
 
     if not section.get("name"):
-        raise UserError(f"no method given; known: {', '.join(sorted(methods.REGISTRY))}")
-    return {"name": section["name"], **methods.build(section).as_dict()}
+        raise UserError(f"no method given; known: {', '.join(methods.REGISTRY.names)}")
+    made = methods.build(section, allow_code).as_dict()
+    name = section["name"]
+    return {"name": whole(name) if is_own(name) else name, **made}

@@ -9,7 +9,7 @@ from typing import Any
 
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
-from idiolect.runs import directory, seal
+from idiolect.runs import directory, seal, tracking
 from idiolect.runs.build import build as from_config
 from idiolect.runs.config import Config, digest, label, labels
 from idiolect.runs.environment import same_threads
@@ -52,6 +52,7 @@ def execute_together(
         if found == "finished" and resume:
             continue
         _refuse(folder, found, resume)
+        tracking.check(config)
         if ranks.first:
             directory.check_writable(folder)
         if found == "unfinished":
@@ -137,8 +138,10 @@ def _stacks(recorders: list[Recorder]) -> list[list[Recorder]]:
 
     stacks: dict[Any, list[Recorder]] = {}
     for run in recorders:
-        stacks.setdefault((run.round, run.stack, Sweep.kind(run.sim)), []).append(run)
-    for (_, before, _), group in stacks.items():
+        # One that may end early takes its rounds alone: the others of its stack would go on.
+        alone = id(run) if run.config.get("stop_after") else 0
+        stacks.setdefault((alone, run.round, run.stack, Sweep.kind(run.sim)), []).append(run)
+    for (_, _, before, _), group in stacks.items():
         if before:
             group.sort(key=lambda run: before.index(digest(run.config)))
     return list(stacks.values())
@@ -155,7 +158,7 @@ def _rounds(group: list[Recorder], stop: Event) -> None:
             run.record(done)
             if every == 1:  # real sites cannot go back to before they trained
                 run.checkpoint()
-    while lead.round < total:
+    while not ranks.agree(lambda run: run.is_over, lead):
         if ranks.any(stop.is_set() or any(is_asked_to_stop(run.out) for run in group)):
             for run in group:
                 run.checkpoint()
@@ -171,6 +174,7 @@ def _rounds(group: list[Recorder], stop: Event) -> None:
             for run in group:
                 run.checkpoint()
     for run in group:
+        run.checkpoint()  # the last round, where a run ended early
         run.finish()
 
 

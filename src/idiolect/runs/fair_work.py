@@ -9,6 +9,7 @@ from typing import Any
 
 from idiolect.core.fields import default_of
 from idiolect.core.method import SgdMethod
+from idiolect.core.own_code import called
 from idiolect.methods import REGISTRY
 from idiolect.runs.config import parse_set
 
@@ -36,5 +37,6 @@ def _told(method: str, layer: Mapping[str, Any]) -> set[str]:
 
 
 def keeps_its_own(methods: Sequence[str]) -> list[str]:
-    """The methods whose local work is not local SGD."""
-    return [name for name in methods if not issubclass(REGISTRY[name], SgdMethod)]
+    """The methods whose local work is not local SGD, as they are called."""
+    apart = [name for name in methods if not issubclass(REGISTRY[name], SgdMethod)]
+    return list(map(called, apart))

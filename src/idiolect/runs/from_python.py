@@ -1,7 +1,7 @@
 """`simulate()` that writes a run directory: the same files as the command line, from objects."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from idiolect.runs import directory
 from idiolect.runs.config import Config, RunConfig
 from idiolect.runs.environment import fingerprints
 from idiolect.runs.execute import execute
+from idiolect.runs.loggers import Loggers
 from idiolect.runs.progress import Progress
 from idiolect.simulation import simulate as simulation
 from idiolect.simulation.outcome import Round
@@ -31,17 +32,22 @@ def simulate(
     *,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    on_round: simulation.OnRound | None = None,
+    log: str | Sequence[str] = (),
     **options: Any,
 ) -> simulation.Result:
     """`idiolect.simulation.simulate.simulate`, whose options it takes. With `out` everything is
-    written to that directory as by `idiolect run`, so that reports and comparisons read it."""
+    written to that directory as by `idiolect run`, so that reports and comparisons read it; `log`
+    shows its rounds besides: "csv,tensorboard"."""
     if out is None:
-        return simulation.simulate(method, federation, model, **options)
+        if log:
+            raise UserError("log: rounds are logged into a run's directory; give out=… too")
+        return simulation.simulate(method, federation, model, on_round=on_round, **options)
     chosen = simulation.given_options(options)
     method = method if isinstance(method, Method) else methods.build(method)
     _refuse_objects(chosen, options)
-    sim = _Kept(simulation.prepare(method, federation, model, chosen))
-    config = _config(method, federation, model, chosen)
+    sim = _Kept(simulation.prepare(method, federation, model, chosen), on_round)
+    config = _config(method, federation, model, chosen) | {"log": Loggers.of(log).as_dict()}
     folder = Path(out)
     if directory.state(folder, config) != "new":
         raise UserError(f"{folder} already holds this run; choose another out")
@@ -50,10 +56,11 @@ def simulate(
 
 
 class _Kept:
-    """A simulation that keeps the rounds it gives."""
+    """A simulation that keeps the rounds it gives, and shows them to `on_round`."""
 
-    def __init__(self, sim: Any) -> None:
-        self._sim = sim
+    def __init__(self, sim: Any, on_round: simulation.OnRound | None) -> None:
+        self._sim, self._on_round = sim, on_round
+        self.ended = False  # by `on_round`
         self.rounds_done: list[Round] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -67,6 +74,8 @@ class _Kept:
 
     def _keep(self, done: Round) -> Round:
         self.rounds_done.append(done)
+        if self._on_round is not None and self._on_round(done) is False:
+            self.ended = True
         return done
 
 

@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 
 from idiolect.core import files
+from idiolect.core.own_code import called
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint, class_counts, run_files, seal
-from idiolect.runs.config import Config, digest, dump
+from idiolect.runs import checkpoint, class_counts, run_files, seal, tracking
+from idiolect.runs.config import Config, digest, dump, label
 from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import check_inputs, describe
 from idiolect.runs.export import ModelExport
 from idiolect.runs.history import ClientLog, MatrixLog
 from idiolect.runs.progress import Progress
-from idiolect.simulation import metrics, summary
+from idiolect.simulation import early_stop, metrics, summary
 
 
 class Recorder:
@@ -42,6 +43,8 @@ class Recorder:
         )
         self.checkpoints: list[int] = []  # rounds to go on from, newest first
         self.place = 0  # among the runs that take their rounds together
+        self.scores: dict[int, float | None] = {}  # of every round, by which the best is chosen
+        self.sinks: tracking.Sinks | None = None
         self.stack: tuple[str, ...] = ()  # digests of the runs that are computed with this one
 
     def begin(self) -> None:
@@ -53,6 +56,7 @@ class Recorder:
         checkpoint.begin(self.out / "checkpoint")
         seal.write(self.out, self.config)
         files.write_text(self.out / "config.yaml", dump(self.config))
+        self._open_sinks()
 
     # --- going on ---
 
@@ -125,8 +129,12 @@ class Recorder:
         self.matrices.truncate(self.round)
         self.events = [event for event in self.events if event["round"] <= self.round]
         files.write_text(self.out / "events.jsonl", "".join(map(_line, self.events)))
-        scores = {t: self._score(rows) for t, rows in self.clients.rounds.items()}
-        self.exports.resume(self.round, scores)
+        self.scores = {t: self._score(rows) for t, rows in self.clients.rounds.items()}
+        self.exports.resume(self.round, self.scores)
+        self._open_sinks()
+
+    def _open_sinks(self) -> None:
+        self.sinks = tracking.Sinks(self.out, self.config, self.events, self.progress.note)
 
     def _remove_drafts(self) -> None:
         files.remove_drafts(self.out, seal.FILE, *FILES, *PARTS)
@@ -143,15 +151,25 @@ class Recorder:
         rows = {name: np.asarray(column) for name, column in done.clients.items()}
         self.clients.add(done.round, rows)
         self.matrices.keep(done.round, done.logs, self.config["rounds"])
-        self.exports.round_done(self.sim, done.round, len(rows["client"]), self._score(rows))
+        self.scores[done.round] = score = self._score(rows)
+        self.exports.round_done(self.sim, done.round, len(rows["client"]), score)
         self.round = done.round
         if event["diverged"] and not any(past["diverged"] for past in self.events[:-1]):
-            name = self.config["method"]["name"]
+            name = called(self.config["method"]["name"])
             self.progress.note(
                 f"warning: {name} diverged in round {done.round} (training loss is not finite); "
                 f"lower method.lr (now {self.config['method'].get('lr')})"
             )
+        if self.sinks is not None:
+            self.sinks.round(event)
         self.progress.update(event, self.place)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is done: by its length, or because it stopped getting better."""
+        if self.round >= self.config["rounds"] or getattr(self.sim, "ended", False):
+            return True
+        return early_stop.is_over(self.scores, self.config.get("stop_after", 0))
 
     def _score(self, rows: Mapping[str, np.ndarray]) -> float | None:
         return metrics.selection(rows, self.config["protocol"])
@@ -171,6 +189,13 @@ class Recorder:
         n_clients = len(self.clients.rounds[self.round]["client"])
         self.exports.finished(self.sim, self.round, n_clients)
         done = summarise(self.config, self.clients.table(), self.events)
+        if self.round < self.config["rounds"]:
+            done["stopped_early"] = early_stop.told(self.scores, self.config["stop_after"])
+            best = done["stopped_early"]["best_round"]
+            why = "" if best is None else f", no better on validation samples since round {best}"
+            self.progress.note(f"{label(self.config)}: ended after round {self.round}{why}")
+        if self.sinks is not None:
+            self.sinks.close()
         files.write_json(self.out / "summary.json", done)
 
 
@@ -203,7 +228,9 @@ def summarise(
 
     method = config["method"]["name"]
     personal = method not in REGISTRY or REGISTRY[method].personal_part != "nothing"
-    done = summary.summarise(method, config["seed"], config["protocol"], personal, table, events)
+    done = summary.summarise(
+        called(method), config["seed"], config["protocol"], personal, table, events
+    )
     return {**done, "config_hash": digest(config)}
 
 

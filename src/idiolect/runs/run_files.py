@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core import own_metric
 from idiolect.core.task import metric_named
 from idiolect.core.text import reason, shortened
 from idiolect.errors import UserError
@@ -209,6 +210,7 @@ def _of_metric(value: Any, form: Mapping[str, Any]) -> Form:
     if not isinstance(value, dict):
         return form
     section = value.get("metric")
+    own_metric.remember(section)
     name = section.get("name") if isinstance(section, dict) else "accuracy"
     shares = isinstance(name, str) and metric_named(name).share
     later = {key: NUMBER for key in LATER if key in value and key not in form}

@@ -59,9 +59,9 @@ class TrainedRun:
                 f"the data of {path} came from Python and is not here; the clients' models are the "
                 "files in its folder models/"
             )
-        settings.check(self.config, path / "config.yaml")
-        seal.check(path, self.config, lambda line: None)  # runs of earlier versions have none
         self._allowed = seal.approved(path, self.config) | {*allow_code}
+        seal.check(path, self.config, lambda line: None)  # runs of earlier versions have none
+        settings.check(self.config, path / "config.yaml", self._allowed)
         # Where the run computed says nothing about this machine.
         self._here = self.config | {"device": "auto"}
         self.sim: Any = builder(self._here, self._allowed, path)(self._here)
@@ -71,7 +71,9 @@ class TrainedRun:
         """The same run with other clients besides its own."""
         other = copy(self)
         run = make(RunConfig, self._here, "a run")
-        other.sim = prepare(methods.build(run.method), federation, self.module(), run)
+        other.sim = prepare(
+            methods.build(run.method, self._allowed), federation, self.module(), run
+        )
         return other
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.core import files
+from idiolect.core.own_code import called
 from idiolect.errors import UserError
 from idiolect.runs import directory, run_files
 from idiolect.runs.compare import Plan, run_all
@@ -44,7 +45,7 @@ def trials_of(plan: Sequence[Plan]) -> dict[str, list[Trial]]:
     """The trials by method; UserError where one method would get more of them than another."""
     by_method: dict[str, list[Plan]] = {}
     for item in plan:
-        by_method.setdefault(item.config["method"]["name"], []).append(item)
+        by_method.setdefault(called(item.config["method"]["name"]), []).append(item)
     found = {name: _trials(items) for name, items in by_method.items()}
     counts = {name: len(trials) for name, trials in found.items()}
     most = max(counts, key=lambda name: counts[name])

@@ -47,6 +47,9 @@ class SimulationOptions(Checked):
         "auto", "where clients' data and state wait"
     )
     eval_every: int = hyper(1, "rounds from one evaluation to the next", min=1)
+    stop_after: int = hyper(
+        0, "rounds without a better validation score until the run ends (0: never)", min=0
+    )
     measure: Measures = hyper(
         Measures(), "measured besides, at a cost: train, fisher, guidance, flops, gradients"
     )

@@ -1,7 +1,7 @@
 """A simulation from Python: your data, your module, everything it produced in one object."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -10,10 +10,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from idiolect import methods
+from idiolect.core import shown
 from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
-from idiolect.simulation import metrics
+from idiolect.simulation import early_stop, metrics
 from idiolect.simulation.measures import Measures
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.protocols import ProtocolName
@@ -23,6 +24,7 @@ from idiolect.simulation.simulation import Simulation
 from idiolect.simulation.starting_weights import check_clients, check_complete, load_init
 from idiolect.simulation.summary import as_event, summarise
 
+OnRound = Callable[[Round], object]  # False ends the run
 OPTIONS = tuple(known.name for known in fields(SimulationOptions))
 
 
@@ -48,9 +50,17 @@ class Result:
 
     def __repr__(self) -> str:
         """One line; tables and models are many."""
-        last = self.summary["accuracy"]["last"]["mean"]
-        told = "–" if last is None else f"{100 * last:.1f} %"
-        return f"Result({self.summary['method']}, {len(self.rounds) - 1} rounds, accuracy {told})"
+        metric = metrics.metric_of(self.rounds[0].clients)
+        told = f"{metric.name} {shown.score(self.summary, metric.share)}"
+        return f"Result({self.summary['method']}, {len(self.rounds) - 1} rounds, {told})"
+
+    def _repr_html_(self) -> str:
+        share = metrics.metric_of(self.rounds[0].clients).share
+        return shown.result_table(self.summary, share, len(self.rounds) - 1)
+
+    def frame(self) -> Any:
+        """A pandas DataFrame with a row per client and round, the columns of clients.parquet."""
+        return shown.frame(_table(self.rounds))
 
     def accuracy(self, series: Literal["before", "after", "global"] = "before") -> np.ndarray:
         """`[round, client]` test accuracies, or what else the task's metric is."""
@@ -74,16 +84,19 @@ def simulate(
     dtype: Literal["float32", "float64", "tf32", "bf16"] = "float32",
     keep: Literal["auto", "device", "host", "disk"] = "auto",
     eval_every: int = 1,
+    stop_after: int = 0,
     measure: Measures | str | Sequence[str] = (),
     protocol: ProtocolName = "default",
     init: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     save_models: Literal["every", "last", "best"] | None = "last",
     clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
+    on_round: OnRound | None = None,
     **unknown: Any,
 ) -> Result:
     """Run a method on a federation. The options take what the command line and YAML files take
     (`SimulationOptions` says what they mean), and objects: a schedule may also be a list of rounds,
-    `init` a module or a dict of tensors, `clients_init` such dicts by client.
+    `init` a module or a dict of tensors, `clients_init` such dicts by client. `on_round` is called
+    with every `Round`, from the starting point on; the run ends when it returns False.
 
     >>> federation = Federation.from_arrays(clients)  # x_train, y_train, x_test, y_test each
     >>> result = simulate("fedas", federation, MyModule(), rounds=40, participation="binomial:0.5")
@@ -93,8 +106,12 @@ def simulate(
     options = given_options({**given, **unknown})
     method = method if isinstance(method, Method) else methods.build(method)
     simulation = prepare(method, federation, model, options, clients_init)
-    done, models = _run(simulation, options)
-    return Result(_summary(method, options, done), done, models)
+    done, models = _run(simulation, options, on_round)
+    summary = _summary(method, options, done)
+    if simulation.round < simulation.rounds:
+        scores = early_stop.scores_of({r.round: r.clients for r in done}, options.protocol)
+        summary["stopped_early"] = early_stop.told(scores, options.stop_after)
+    return Result(summary, done, models)
 
 
 def given_options(given: Mapping[str, Any]) -> SimulationOptions:
@@ -124,6 +141,7 @@ def prepare(
             f"{method.name} needs samples with one class each; for {federation.task.name} choose"
             " another method, such as fedavg, fedper or ditto"
         )
+    early_stop.check_validation(federation, options.stop_after)
     init, schedule, source = options.init, options.schedule, "clients_init"
     if isinstance(init, Path):
         source = str(init)
@@ -154,15 +172,17 @@ def prepare(
 
 
 def _run(
-    simulation: Simulation, options: SimulationOptions
+    simulation: Simulation, options: SimulationOptions, on_round: OnRound | None = None
 ) -> tuple[list[Round], dict[int, Models]]:
     """All rounds, and the models of those that were asked for."""
     done = [simulation.start()]
+    scores: dict[int, float | None] = {}
     models: dict[int, Models] = {}
     best = -np.inf
     if options.save_models == "every":
         models[0] = _models(simulation)
-    while simulation.round < simulation.rounds:
+    going = on_round is None or on_round(done[0].settle()) is not False
+    while going and simulation.round < simulation.rounds:
         done.append(simulation.step(wait=False))
         if options.save_models == "every":
             models[simulation.round] = _models(simulation)
@@ -170,6 +190,12 @@ def _run(
             score = metrics.selection(done[-1].settle().clients, options.protocol)
             if score is not None and score > best:
                 best, models = score, {simulation.round: _models(simulation)}
+        if options.stop_after:
+            rows = done[-1].settle().clients
+            scores[simulation.round] = metrics.selection(rows, options.protocol)
+            going = not early_stop.is_over(scores, options.stop_after)
+        if on_round is not None and on_round(done[-1].settle()) is False:
+            going = False
     if options.save_models == "last":
         models[simulation.round] = _models(simulation)
     return [one.settle() for one in done], models
@@ -180,9 +206,15 @@ def _models(simulation: Simulation) -> Models:
     return Models(simulation.server_model(), [simulation.personal_model(i) for i in everyone])
 
 
-def _summary(method: Method, options: SimulationOptions, done: list[Round]) -> dict[str, Any]:
+def _table(done: Sequence[Round]) -> dict[str, np.ndarray]:
+    """A row per client and round."""
     table = {name: np.concatenate([r.clients[name] for r in done]) for name in done[0].clients}
-    table["round"] = np.concatenate([np.full(len(r.clients["client"]), r.round) for r in done])
+    number = np.concatenate([np.full(len(r.clients["client"]), r.round) for r in done])
+    return {"round": number, **table}
+
+
+def _summary(method: Method, options: SimulationOptions, done: list[Round]) -> dict[str, Any]:
+    table = _table(done)
     personal = method.personal_part != "nothing"
     events = [as_event(one) for one in done]
     return summarise(method.name, options.seed, options.protocol, personal, table, events)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from idiolect.core.own_code import called
 from idiolect.core.task import metric_named
 from idiolect.core.text import one_line, shortened
 from idiolect.errors import UserError
@@ -170,7 +171,8 @@ class RunIndex:
             entry.id.encode()  # ValueError: a name that is no text cannot be asked for
             check_run(folder)
             config = run_files.plain_config(read_config(folder), Path("config.yaml"))
-            sections = (config[key]["name"] for key in ("method", "data", "split"))
+            method, *others = (config[key]["name"] for key in ("method", "data", "split"))
+            sections = (called(method), *others)
             entry.method, entry.data, entry.split = (shortened(name, 80) for name in sections)
             entry.seed, entry.rounds = config["seed"], config["rounds"]
             entry.federation = (folder / "flower" / "terms.json").exists()

@@ -2,13 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from idiolect.core import rng
 from idiolect.core.fields import hyper
-from idiolect.core.registry import Named
+from idiolect.core.registry import Named, Registry
 from idiolect.core.text import reason
 from idiolect.data import places
 from idiolect.data.cache import Columns, cached
@@ -37,7 +37,7 @@ class Dataset(Named):
     )
 
     section = "data"
-    registry: ClassVar[dict[str, type[Any]]] = {}
+    registry: ClassVar[Registry] = Registry("data")
     shape: ClassVar[tuple[int, ...]] = (1, 28, 28)
     classes: ClassVar[int] = 10
     official: ClassVar[tuple[int, int] | None] = None  # train and test samples

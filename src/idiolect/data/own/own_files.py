@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idiolect.core.fields import Checked, hyper, make, plain
+from idiolect.core.own_code import is_own, whole
 from idiolect.core.task import LearningTask
 from idiolect.data.cache import Columns
 from idiolect.data.own.columns import codes, names_of, targets
@@ -40,13 +41,17 @@ class OwnFiles(Checked, OwnSource):
     task: Literal["classification", "multilabel", "regression"] = hyper(
         "classification", "what the label is: a class, several that apply (0 or 1), or a quantity"
     )
-    metric: str | None = hyper(None, "what clients are judged by; not set: the first of the task")
+    metric: str | None = hyper(
+        None, "what clients are judged by, or file.py:function; not set: the first of the task"
+    )
 
     section = "data"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         LearningTask(self.task, self.metric or "")
+        if is_own(self.metric):
+            object.__setattr__(self, "metric", whole(str(self.metric)))
         path = _whole(self.name)
         object.__setattr__(self, "name", str(path))
         if not path.exists():

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from idiolect.core import rng
 from idiolect.core.fields import hyper
-from idiolect.core.registry import Named
+from idiolect.core.registry import Named, Registry
 from idiolect.data.pool import TEST, TRAIN, Pool
 from idiolect.errors import UserError
 
@@ -26,6 +26,15 @@ class Share:
     val: Rows
 
 
+class SplitRegistry(Registry):
+    """Splits by name. Someone's own may be a class or a function."""
+
+    def accepted(self, found: Any, name: str) -> type[Any]:
+        from idiolect.data.own.split_code import own_split
+
+        return own_split(found, name)
+
+
 @dataclass(frozen=True)
 class Split(Named):
     """How the samples of a pool come to clients. Fields are the options of `split:`."""
@@ -40,7 +49,7 @@ class Split(Named):
 
     section = "split"
     by_class: ClassVar[bool] = True  # divides by the samples' classes
-    registry: ClassVar[dict[str, type[Any]]] = {}
+    registry: ClassVar[Registry] = SplitRegistry("split", "idiolect.splits")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +82,8 @@ class Split(Named):
                 f"split.clients is {self.clients} but the data has {len(pool)} samples; lower it"
             )
         shares = []
-        for i, (name, (train, test)) in enumerate(self.divide(pool, seed).items()):
+        divided = checked(self.divide(pool, seed), len(pool), f"split '{self.name}'")
+        for i, (name, (train, test)) in enumerate(divided.items()):
             val = train[:0]
             if self.val_share:
                 kept, rest = cut(rng.keyed(seed, "val", i).permutation(len(train)), self.val_share)
@@ -108,6 +118,25 @@ class Split(Named):
                 f"split.unseen is {self.unseen} of {clients} clients: none is left to train;"
                 " lower it"
             )
+
+
+def checked(divided: Divided, samples: int, what: str) -> Divided:
+    """What a split gave, if every client has whole numbers of rows that exist."""
+    if not isinstance(divided, dict) or not divided:
+        raise UserError(f"{what} must give a dict of clients, got {type(divided).__name__}")
+    for name, pair in divided.items():
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise UserError(
+                f"{what} must give (train rows, test rows) for client '{name}'; mend it"
+            )
+        for rows in pair:
+            sound = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype == np.int64
+            if not sound or (len(rows) and not 0 <= rows.min() <= rows.max() < samples):
+                raise UserError(
+                    f"{what} must give client '{name}' int64 row numbers from 0 to {samples - 1};"
+                    " mend it"
+                )
+    return divided
 
 
 def numbered(train: list[Rows], test: list[Rows]) -> Divided:

@@ -1,0 +1,1 @@
+"""A method, a split and a model for Idiolect."""
