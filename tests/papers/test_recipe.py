@@ -1,12 +1,15 @@
 """Recipe files are checked on reading, and those that come with the program are sound."""
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from idiolect.errors import UserError
 from idiolect.papers import recipe as recipes
 from idiolect.papers.campaign import check_recipes
+from idiolect.papers.paper_table import PaperTable, latex, markdown, terminal
 from tests.papers.tiny import TINY, tiny, written
 
 
@@ -70,3 +73,22 @@ def test_recipes_that_come_with_the_program_are_sound(name: str) -> None:
     read = recipes.read(name)
     assert check_recipes([read]) == []
     assert read.title and read.notes
+
+
+@pytest.mark.parametrize("words", ["\x1b[31mred", "two\nlines", "re\u202eversed"])
+def test_words_of_a_recipe_cannot_drive_the_terminal(words: str) -> None:
+    with pytest.raises(UserError, match=r"tiny\.yaml: '.*' holds a control character"):
+        tiny(title=words)
+
+
+def test_words_of_a_recipe_are_shown_and_not_obeyed() -> None:
+    evil = r"[bold]\input{x}$y$<script>"
+    table = PaperTable(tiny(title=evil, rows=[{"id": "a", "label": evil, "method": "fedavg"}],
+                            claims=[], paper_values={}, quick={}), {}, {}, False)  # fmt: skip
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(terminal(table))
+    assert console.export_text().count(evil) == 2
+    lines = latex(table).splitlines()
+    assert not any(r"\input" in line for line in lines if not line.startswith("%"))
+    assert r"\textbackslash{}input\{x\}\$y\$" in latex(table)
+    assert "<script>" not in markdown(table)

@@ -65,6 +65,23 @@ def test_a_damaged_record_is_one_line(place: str, value: Any) -> None:
     assert "\x1b" not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"machine": {"commit": "=1+1"}}, {"machine": {"device": "\x1b[31m"}}, {"machine": {"a": []}},
+     {"quick": "x"}, {"borrowed": 7 * [1]}, {"another": 1}],
+)  # fmt: skip
+def test_words_that_do_something_are_refused(more: dict[str, Any]) -> None:
+    _, damaged = record()
+    put(json.dumps(damaged | more) + "\n")
+    with pytest.raises(UserError, match=r"runs\.jsonl, line 1, is damaged: "):
+        results()
+
+
+def test_reasons_cannot_drive_the_terminal() -> None:
+    put(json.dumps({"fedavg/even seed 0": "\x1b[31mred"}), "failed.json")
+    assert list(results().failures().values()) == ["\\x1b[31mred"]
+
+
 @pytest.mark.parametrize("text", ["{", "[]\n", "7\n", '{"config": Infinity}\n', "[" * 100_000])
 def test_what_is_no_record_is_one_line(text: str) -> None:
     put(text)

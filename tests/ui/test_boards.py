@@ -57,6 +57,14 @@ def test_recipes_are_counted_once_and_again_when_results_change(
     assert counted == [RECIPE, RECIPE]
 
 
+def test_damaged_results_are_told_on_the_card(one_recipe: None, tmp_path: Path) -> None:
+    (tmp_path / RECIPE).mkdir()
+    for damage in ('{"config": {}}', '{"numbers": {}, "config": {"seed": []}}', "[]"):
+        (tmp_path / RECIPE / "runs.jsonl").write_text(damage + "\n")
+        told = RecipeBoard(tmp_path, tmp_path)._told(RECIPE)
+        assert "is damaged" in told["told"] and told["cells"] == []
+
+
 def test_a_cell_whose_run_is_locked_is_running(one_recipe: None, tmp_path: Path) -> None:
     board = RecipeBoard(tmp_path, tmp_path)
     about = {"title": "", "done": 2, "nodata": 1, "verdicts": ""}

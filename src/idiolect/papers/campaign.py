@@ -51,7 +51,8 @@ class RecipePart:
     def rendered(self, form: str) -> str:
         text = paper_table.FORMATS[form](self.table)
         if form == "md":
-            text += "\n" + "".join(f"- {verdict.line}\n" for verdict in self.verdicts())
+            lines = (paper_table.no_html(verdict.line) for verdict in self.verdicts())
+            text += "\n" + "".join(f"- {line}\n" for line in lines)
         return text
 
     def missing_lines(self) -> list[str]:

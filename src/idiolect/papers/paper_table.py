@@ -127,12 +127,12 @@ def terminal(table: PaperTable) -> Any:
     from rich.text import Text
 
     view = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=table.caption, title_justify="left",
+        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(table.caption), title_justify="left",
         title_style="bold red" if table.quick else "",
     )  # fmt: skip
     view.add_column("")
     for column in table.columns:
-        view.add_column(_heading(column), justify="right")
+        view.add_column(Text(_heading(column)), justify="right")
     for row, cells in table.lines():
         shown = [
             Text(table.ours(cell), style="bold" if cell.best else "")
@@ -144,13 +144,18 @@ def terminal(table: PaperTable) -> Any:
 
 
 def markdown(table: PaperTable) -> str:
-    head = ["", *(_heading(column) for column in table.columns)]
+    head = ["", *(no_html(_heading(column)) for column in table.columns)]
     lines = [head, ["---"] + ["--:"] * len(table.columns)]
     for row, cells in table.lines():
         shown = [_join(table.ours(cell, _bold), cell.theirs()) for cell in cells]
-        lines.append([_name(row), *shown])
+        lines.append([no_html(_name(row)), *shown])
     grid = "".join(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in li)} |\n" for li in lines)
-    return f"{table.caption}\n\n{grid}"
+    return f"{no_html(table.caption)}\n\n{grid}"
+
+
+def no_html(text: str) -> str:
+    """Words of a recipe in Markdown: no part of the page that shows it."""
+    return text.replace("<", "&lt;")
 
 
 def latex(table: PaperTable) -> str:
@@ -221,6 +226,7 @@ def _number(value: float | None) -> str:
 
 def _tex(text: str) -> str:
     special: dict[str, str | int | None] = {
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "~": r"\~{}", "^": r"\^{}",
         "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "–": "--",
         "β": r"$\beta$", "α": r"$\alpha$", "γ": r"$\gamma$", "λ": r"$\lambda$", "ρ": r"$\rho$",
         "τ": r"$\tau$", "Γ": r"$\Gamma$", "≥": r"$\ge$", "≤": r"$\le$",

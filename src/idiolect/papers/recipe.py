@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idiolect.core.fields import Checked, hyper, make
+from idiolect.core.text import one_line, shortened
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs.config import read_yaml
 
@@ -217,9 +218,22 @@ def read(name: str) -> Recipe:
 def read_file(file: Path) -> Recipe:
     """Read and check a recipe; the error names file, key and fix."""
     try:
-        return _checked({"name": file.stem, **read_yaml(file)}, file)
+        loaded = read_yaml(file)
+        _check_texts(loaded)
+        return _checked({"name": file.stem, **loaded}, file)
     except UserError as error:
         raise UserError(f"{file.name}: {str(error).removeprefix(f'{file.name}: ')}") from None
+
+
+def _check_texts(value: Any) -> None:
+    """Words that a terminal would obey, or that end a line, have no place in tables."""
+    if isinstance(value, Mapping):
+        _check_texts([*value.keys(), *value.values()])
+    elif isinstance(value, list):
+        for one in value:
+            _check_texts(one)
+    elif isinstance(value, str) and one_line(value) != value:
+        raise UserError(f"'{shortened(value)}' holds a control character or line break; remove it")
 
 
 def _checked(loaded: dict[str, Any], file: Path) -> Recipe:

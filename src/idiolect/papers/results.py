@@ -18,6 +18,7 @@ from typing import Any
 
 import idiolect
 from idiolect.core import files
+from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
@@ -110,7 +111,8 @@ class Results:
     def failures(self) -> dict[str, str]:
         """Why cells could not be run when that was last tried."""
         path = self.folder / "failed.json"
-        return {name: checked(reason, NAME, path, name) for name, reason in read_json(path).items()}
+        found = {name: checked(told, NAME, path, name) for name, told in read_json(path).items()}
+        return {one_line(name): one_line(reason) for name, reason in found.items()}
 
     def unavailable(self) -> dict[str, str]:
         """Datasets that were not there when it was last run, and how to get them."""

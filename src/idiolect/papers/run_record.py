@@ -1,10 +1,12 @@
 """A finished run as a line of `runs.jsonl`, which may be damaged or somebody else's."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from idiolect.core.text import one_line, shortened
+from idiolect.errors import UserError
 from idiolect.papers import numbers
 from idiolect.papers.cells import settings_digest
 from idiolect.runs.config import Config
@@ -12,6 +14,7 @@ from idiolect.runs.run_files import (
     NAME,
     NUMBER,
     SECTION,
+    SWITCH,
     Form,
     checked,
     plain_config,
@@ -19,6 +22,16 @@ from idiolect.runs.run_files import (
     sound,
 )
 
+FORMULA = ("=", "+", "-", "@")  # what a spreadsheet computes
+
+
+def _is_word(value: Any) -> bool:
+    if not isinstance(value, str):
+        return value is None or isinstance(value, int | float)
+    return one_line(value) == value and not value.lstrip().startswith(FORMULA)
+
+
+WORD: Form = (_is_word, "a word or a number")
 RECORD: Form = {
     "numbers": SECTION,
     "config": {"participation": SECTION, "dtype": NAME},  # and what every config has
@@ -76,4 +89,10 @@ def _read(line: str, where: str) -> Record:
     plain_summary(found["summary"], where)
     for name, value in found["numbers"].items():
         checked(value, NUMBER, where, f"numbers.{name}")
+    for name in set(found) - {field.name for field in fields(Record)}:
+        raise UserError(f"{where} is damaged: it has an unknown key '{shortened(name)}'")
+    checked(found.get("quick", False), SWITCH, where, "quick")
+    words = {"borrowed": found.get("borrowed", ""), "dtype": found["config"]["dtype"]}
+    for name, value in {**words, **found["machine"]}.items():
+        checked(value, WORD, where, name)
     return Record(**found)
