@@ -78,8 +78,8 @@ class Sweep:
         when = (simulation.round, simulation.rounds, simulation.eval_every)
         data = (federation.x.dtype, federation.mean, federation.std, simulation.device)
         how = (simulation.engine.products, federation.task, id(simulation) if alone else None)
-        how += (_frozen_values(simulation.frozen_part()),)
-        return (type(method), *fixed, *shapes, *when, *data, *how)
+        base = _frozen_values(simulation.frozen_part())
+        return (type(method), *fixed, *shapes, *when, *data, *how, base)
 
     def start(self) -> list[Round]:
         """Round 0 of every simulation."""
