@@ -3,6 +3,7 @@ for all clients, in memory and in every product."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -69,6 +70,11 @@ def test_parts(name: str, spec: str) -> None:
     loop, stacked = ends(name, spec)
     for leaf, value in loop.items():
         close(value, stacked[leaf], f"{name}: {leaf}")
+
+
+def test_similarity_of_layers_counts_both_parts_of_a_difference() -> None:
+    spfl = replace(small("spfl"), similarity="layers", layer_weights="0.5,0.2,0.3")  # type: ignore[call-arg]
+    simulation(spfl, FEDERATION, adapted("lora:2,norm"), 1).step()
 
 
 @pytest.mark.parametrize("name", sorted(OWN_HEAD))
