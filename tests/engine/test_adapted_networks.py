@@ -3,6 +3,7 @@ for all clients, in memory and in every product."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from idiolect import methods, models, simulate
 from idiolect.core.method import cross_entropy
 from idiolect.data import Federation
 from idiolect.errors import UserError
+from idiolect.simulation.side_by_side import Sweep
 from tests.conftest import ragged_federation, simulation
 from tests.engine.engines import assert_agree
 from tests.engine.test_networks import (
@@ -68,6 +70,11 @@ def test_parts(name: str, spec: str) -> None:
     loop, stacked = ends(name, spec)
     for leaf, value in loop.items():
         close(value, stacked[leaf], f"{name}: {leaf}")
+
+
+def test_similarity_of_layers_counts_both_parts_of_a_difference() -> None:
+    spfl = replace(small("spfl"), similarity="layers", layer_weights="0.5,0.2,0.3")  # type: ignore[call-arg]
+    simulation(spfl, FEDERATION, adapted("lora:2,norm"), 1).step()
 
 
 @pytest.mark.parametrize("name", sorted(OWN_HEAD))
@@ -201,6 +208,31 @@ def largest(net: nn.Module, federation: Federation) -> int:
     with Largest() as seen:
         sim.engine.local(ids, 0).sgd(cross_entropy, start, lr=0.1, batch_size=1, steps=1)
     return seen.most
+
+
+def test_runs_with_different_bases_are_not_computed_together() -> None:
+    """A stack computes in one module: seeds that draw another base stay apart."""
+
+    def kind(seed: int, base: int) -> Any:
+        net = models.build({"name": "mlp", "adapt": "lora:2"}, (1, 12, 12), 5, seed=base)
+        return Sweep.kind(simulation(methods.build("local"), FEDERATION, net, 1, seed=seed))
+
+    assert kind(0, base=0) == kind(1, base=0)
+    assert kind(0, base=0) != kind(0, base=1)
+
+
+def test_bfloat16() -> None:
+    """Both nets show one base, which is shortened once; what trains stays single precision."""
+    method = methods.build(SHORT)
+    net = models.adapted(seeded(NETWORKS["encoder"]), "lora:2,head")
+    ends = []
+    for dtype in ("bf16", "float32"):
+        sim = simulation(method, FEDERATION, net, 1, dtype=dtype)
+        sim.step()
+        ends.append(sim.personal_model(0))
+    for leaf, value in ends[0].items():
+        assert value.dtype == (torch.float32 if leaf in sim.engine.net.names else torch.float64)
+        torch.testing.assert_close(value, ends[1][leaf], rtol=0.05, atol=0.02)
 
 
 def test_both_nets_of_an_engine_share_the_base() -> None:

@@ -125,7 +125,8 @@ class Net:
         """From now on compute in a shorter type; leaves, gradients and what comes out keep theirs.
         Norms with running statistics compute in that of the statistics."""
         self.products = dtype
-        self._wide = wide = next(self.module.parameters()).dtype
+        # Frozen ones may have been shortened already, for another net that shows them too.
+        self._wide = wide = next(p for p in self.module.parameters() if p.requires_grad).dtype
         exact = set()
         for owner, layer in self.module.named_modules():
             if isinstance(layer, _NormBase):

@@ -10,6 +10,7 @@ Simulations that differ only in what clients do before they predict (`Method.ada
 of fine-tuning) train once: one of them does the local work, the others are given its results.
 """
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -22,6 +23,7 @@ import torch
 from idiolect.core import devices, tree
 from idiolect.core.method import Method
 from idiolect.core.per_client import Apart, PerClient
+from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.engine import memory
 from idiolect.engine.engine import Engine
@@ -76,7 +78,8 @@ class Sweep:
         when = (simulation.round, simulation.rounds, simulation.eval_every)
         data = (federation.x.dtype, federation.mean, federation.std, simulation.device)
         how = (simulation.engine.products, federation.task, id(simulation) if alone else None)
-        return (type(method), *fixed, *shapes, *when, *data, *how)
+        base = _frozen_values(simulation.frozen_part())
+        return (type(method), *fixed, *shapes, *when, *data, *how, base)
 
     def start(self) -> list[Round]:
         """Round 0 of every simulation."""
@@ -205,6 +208,14 @@ def _merged(federations: Sequence[Federation]) -> Federation:
         names=(),
         unseen=(),
     )
+
+
+def _frozen_values(part: Tree) -> str:
+    """A digest of what all clients of a stack share: they compute in one module."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, value in part.items():
+        found.update(name.encode() + value.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _alike(a: Simulation, b: Simulation) -> bool:

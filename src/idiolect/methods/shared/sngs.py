@@ -15,7 +15,7 @@ from idiolect.errors import UserError
 
 def layers_of(update: Tree) -> Tree:
     """What the published programs measure: weights, not biases."""
-    return {n: x for n, x in update.items() if n.endswith("weight")}
+    return {n: x for n, x in update.items() if "bias" not in n.rpartition(".")[2]}
 
 
 def shares(text: str) -> list[float]:
