@@ -1,12 +1,13 @@
 "use strict";
 // The board of recipes, and the board of the sites of a real federation.
+const MANY_CELLS = 240; // of a recipe, beyond which its squares are small
 const LOOK_AT_SITES = 2000; // milliseconds: sites come and go between two rounds
 
 async function showRecipes() {
   const { recipes } = await ask("/api/recipes");
   const cards = recipes.map((recipe) => make("article", { class: "card" },
     make("h3", {}, recipe.name), make("p", {}, recipe.title),
-    make("div", { class: "cells", role: "img", "aria-label": recipe.told },
+    make("div", { class: recipe.cells.length > MANY_CELLS ? "cells many" : "cells", role: "img", "aria-label": recipe.told },
       ...recipe.cells.map((state) => make("i", { class: state, title: state }))),
     make("p", {}, recipe.told), make("p", {}, recipe.verdicts)));
   content.replaceChildren(make("h1", {}, "Recipes"),
