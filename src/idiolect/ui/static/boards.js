@@ -38,7 +38,11 @@ async function showSites(id) {
   const now = { kind: "sites", id, cards, lines };
   view = now;
   await fillSites(now);
-  const again = () => { if (view === now) fillSites(now).catch(fail).then(() => setTimeout(again, LOOK_AT_SITES)); };
+  const again = async () => {
+    if (view !== now) return;
+    try { await fillSites(now); } catch (error) { link.textContent = error.message; } // the board stays
+    setTimeout(again, LOOK_AT_SITES);
+  };
   setTimeout(again, LOOK_AT_SITES);
 }
 
@@ -49,7 +53,7 @@ async function fillSites(now) {
   if (newest === now.newest) return;
   now.newest = newest;
   now.lines.replaceChildren(...board.journal.map((line) => make("tr", {}, make("td", {}, ago(Number(line.time))),
-    make("th", { scope: "row" }, line.what), make("td", {}, line.client || ""), make("td", { class: "name" }, line.reason || line.name || ""))));
+    make("th", { scope: "row" }, line.what), make("td", {}, Number(line.client) >= 0 ? line.client : ""), make("td", { class: "name" }, line.reason || line.name || ""))));
 }
 
 function siteState(site) {
