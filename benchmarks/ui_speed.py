@@ -4,7 +4,7 @@
 
 It needs the extras ui and dev, and Chromium. The runs are made up: their files have the form and
 the size of real ones, their numbers mean nothing. Every page is opened in a browser that has not
-seen it before, by a server that has been up for a few seconds. Beside the seconds on the clock
+seen it before, by a server that has been up long enough to be ready. Beside the seconds on the clock
 stand those of all processors, server and browser together: on a machine with other work they say
 more, and an idle one needs no longer than they do.
 """
@@ -93,7 +93,7 @@ def served(root: Path) -> Iterator[str]:
     taken = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([taken],), daemon=True)
     thread.start()
-    time.sleep(4)
+    page.preparing.join()
     try:
         yield f"http://127.0.0.1:{taken.getsockname()[1]}/"
     finally:
