@@ -4,9 +4,9 @@
 
 It needs the extras ui and dev, and Chromium. The runs are made up: their files have the form and
 the size of real ones, their numbers mean nothing. Every page is opened in a browser that has not
-seen it before, by a server that has been up long enough to be ready. Beside the seconds on the clock
-stand those of all processors, server and browser together: on a machine with other work they say
-more, and an idle one needs no longer than they do.
+seen it before, by a server that is ready. Beside the seconds on the clock stand those of all
+processors, server and browser together: on a machine with other work they say more, and an idle
+one needs no longer than they do.
 """
 
 import argparse
