@@ -110,9 +110,7 @@ def take(tab: Page, address: str, picture: Picture, path: Path) -> None:
         head.evaluate("head => head.scrollIntoView()")
     tab.wait_for_timeout(700)
     whole = Image.open(BytesIO(tab.screenshot())).convert("RGB")
-    # Few colours cover much of a page; the rare ones tell methods apart.
-    few = whole.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
+    whole.save(path, optimize=True)
 
 
 if __name__ == "__main__":

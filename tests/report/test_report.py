@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from idiolect import report
 from idiolect.errors import UserError
-from idiolect.report import groups, log_plots, tables
+from idiolect.report import log_plots, run_groups, tables
 from idiolect.report import page as page_module
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import FakeSimulation, N, build, resolved
@@ -134,7 +134,7 @@ def test_same_method_with_two_settings_stays_apart(tmp_path: Path) -> None:
     for name, lr in (("slow", 0.01), ("fast", 0.1)):
         config = resolved(method={"name": "fedavg", "lr": lr}, rounds=3)
         runs.execute(config, tmp_path / name, build=build)
-    labels = [group.label for group in groups.groups(report.find([tmp_path]))]
+    labels = [group.label for group in run_groups.groups(report.find([tmp_path]))]
     assert labels == ["fedavg lr=0.1", "fedavg lr=0.01"]
 
 
@@ -145,7 +145,7 @@ def test_a_point_is_compared_with_local_of_the_same_point(tmp_path: Path) -> Non
             runs.execute(config, tmp_path / f"{name}-lr{lr}", build=build)
     found = report.find([tmp_path])
     for run in found:
-        local = groups.reference(run, found)
+        local = run_groups.reference(run, found)
         if run.method == "fedavg":
             assert local is not None and local.config["method"]["lr"] == run.config["method"]["lr"]
         else:
@@ -157,7 +157,7 @@ def test_settings_that_differ_in_much_are_called_by_their_folder(tmp_path: Path)
     for name, changes in (("usual", {}), ("other", more)):
         config = resolved(method={"name": "fedavg", **changes}, rounds=3)
         runs.execute(config, tmp_path / name, build=build)
-    labels = [group.label for group in groups.groups(report.find([tmp_path]))]
+    labels = [group.label for group in run_groups.groups(report.find([tmp_path]))]
     assert labels == ["fedavg (other)", "fedavg (usual)"]
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from idiolect import report
-from idiolect.report import groups, log_plots, page, plots, significance, tables, verdict
+from idiolect.report import log_plots, page, plots, run_groups, significance, tables, verdict
 from idiolect.runs import execute as runs
 from tests.runs.fake_simulation import FakeSimulation, N, resolved
 from tests.ui.pages import Errors
@@ -36,7 +36,7 @@ def test_the_verdict_names_the_best_the_test_and_the_harmed(tmp_path: Path) -> N
     method(tmp_path, "fedavg", -0.1)
     method(tmp_path, "fedper", 0.1)
     found = report.find([tmp_path])
-    told = verdict.verdict(groups.groups(found), found)
+    told = verdict.verdict(run_groups.groups(found), found)
     assert told.startswith("fedper is best: ")
     assert "8.1 points above local, the next" in told
     assert "better than every other method beyond chance (Wilcoxon signed-rank test" in told
@@ -49,7 +49,7 @@ def test_the_verdict_tells_equal_methods_and_whom_the_best_one_harms(tmp_path: P
     mixed = torch.linspace(0.2, 0.4, N) + torch.tensor([-0.1, 0.05, 0.05, 0.05, -0.05, 0.05])
     add_run(tmp_path / "fedavg", mixed, method={"name": "fedavg"})
     found = report.find([tmp_path])
-    told = verdict.verdict(groups.groups(found), found)
+    told = verdict.verdict(run_groups.groups(found), found)
     assert "not distinguishable from it: local" in told
     assert "It harms 2 of 6 clients, compared with training alone: client 0 (-8." in told
     html, _ = page.views(found)
@@ -64,8 +64,8 @@ def test_few_pairs_are_no_evidence() -> None:
     assert corrected == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
 
 
-def styles(sets: list[groups.Group]) -> list[tuple[int, int]]:
-    return [(g.colour, g.dash) for g in sets if g.colour != groups.FADED]
+def styles(sets: list[run_groups.Group]) -> list[tuple[int, int]]:
+    return [(g.colour, g.dash) for g in sets if g.colour != run_groups.FADED]
 
 
 def test_many_methods_keep_colours_for_the_best(tmp_path: Path) -> None:
@@ -74,15 +74,15 @@ def test_many_methods_keep_colours_for_the_best(tmp_path: Path) -> None:
     for n, name in enumerate(sorted(REGISTRY)[:29]):
         method(tmp_path, name, 0.01 * n if name != "local" else 0.0, seeds=(0,))
     found = report.find([tmp_path])
-    sets = groups.groups(found)
+    sets = run_groups.groups(found)
     assert len(styles(sets)) == len(set(styles(sets)))
     others = sorted((g for g in sets if g.method != "local"), key=lambda g: -(g.accuracy or 0))
-    assert all(g.colour < groups.COLOURS for g in others[: groups.COLOURS])
-    assert all(g.colour == groups.FADED for g in others[groups.COLOURS :])
+    assert all(g.colour < run_groups.COLOURS for g in others[: run_groups.COLOURS])
+    assert all(g.colour == run_groups.FADED for g in others[run_groups.COLOURS :])
     figure = plots.accuracy_over_rounds(sets, "accuracy")
     assert figure is not None
     named = [trace["name"] for trace in figure["data"] if trace["showlegend"]]
-    assert len(named) == len(set(named)) <= groups.COLOURS + 1
+    assert len(named) == len(set(named)) <= run_groups.COLOURS + 1
     html, _ = page.views(found)
     assert 'class="find"' in html
 
@@ -93,7 +93,7 @@ def test_local_lines_of_a_sweep_differ_and_titles_are_short(tmp_path: Path) -> N
             start = torch.linspace(0.2, 0.4, N) + lr / 10
             add_run(tmp_path / f"{name}{lr}", start, method={"name": name, "lr": lr})
     found = report.find([tmp_path])
-    sets = groups.groups(found)
+    sets = run_groups.groups(found)
     assert len(set(styles(sets))) == 8
     assert page.heading(found) == "Idiolect: local (4 settings), fedavg (4 settings)"
 
@@ -149,7 +149,7 @@ def test_all_seeds_are_in_every_curve(tmp_path: Path) -> None:
     method(tmp_path, "fedavg", 0.0, seeds=(0,))
     add_run(tmp_path / "other", torch.full((N,), 0.9), method={"name": "fedavg"}, seed=1)
     found = report.find([tmp_path])
-    sets = groups.groups(found)
+    sets = run_groups.groups(found)
     for figure in (plots.accuracy_over_bytes(sets), plots.accuracy_over_seconds(sets)):
         assert figure is not None
         mean = next(trace for trace in figure["data"] if "band" not in trace)
@@ -250,7 +250,7 @@ def test_another_metric_has_its_own_name_and_unit_everywhere(tmp_path: Path) -> 
         )
     found = report.find([tmp_path])
     html, figures = page.views(found)
-    told = verdict.verdict(groups.groups(found), found)
+    told = verdict.verdict(run_groups.groups(found), found)
     assert told.startswith("fedavg is best: ") and "mean rmse over clients" in told
     assert " rmse below local" in told and "points" not in told
     assert "points" not in html and "accuracy" not in html.lower().replace("data-", "")
@@ -287,7 +287,7 @@ def test_unseen_clients_and_validation_have_curves(tmp_path: Path) -> None:
     run = report.load(tmp_path / "run")
     html, figures = page.views([run])
     assert "Unseen clients and validation" in html
-    sets = groups.groups([run])
+    sets = run_groups.groups([run])
     unseen = plots.unseen_over_rounds(sets)
     assert unseen in figures and plots.validation_over_rounds(sets) in figures
     assert unseen is not None

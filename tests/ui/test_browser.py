@@ -55,7 +55,7 @@ def test_three_runs_are_compared(tab: Any, address: str) -> None:
     tab.wait_for_selector(".plot .main-svg")
     assert tab.locator(".plot .main-svg").count() >= 3
     names = "() => document.querySelector('.plot')._fullLayout.annotations.map((one) => one.text)"
-    tab.wait_for_function(f"({names})().length === 3")  # at the ends of their lines
+    tab.wait_for_function(f"() => ({names})().length === 3")  # at the ends of their lines
     assert {text.split("</span> ")[1] for text in tab.evaluate(names)} == {
         "local", "fedavg", "fedper"
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_similar_clients_are_put_together(tab: Any, address: str) -> None:
     tab.wait_for_selector("#matrix-plot .main-svg")
     tab.locator("#matrix").get_by_role("checkbox").check()
     tab.wait_for_function(
-        "String(document.querySelector('#matrix-plot').data[0].x[0]).startsWith('client')"
+        "() => String(document.querySelector('#matrix-plot').data[0].x[0]).startsWith('client')"
     )
 
 

@@ -64,7 +64,8 @@ class Page:
         self.sites: dict[Path, SiteBoard] = {}
         self._counting = threading.Lock()
         self._closing = threading.Event()
-        threading.Thread(target=_prepare, daemon=True).start()
+        self.preparing = threading.Thread(target=_prepare, daemon=True)
+        self.preparing.start()
 
     def app(self) -> Starlette:
         routes = [

@@ -1,12 +1,13 @@
 "use strict";
 // The board of recipes, and the board of the sites of a real federation.
+const MANY_CELLS = 240; // of a recipe, beyond which its squares are small
 const LOOK_AT_SITES = 2000; // milliseconds: sites come and go between two rounds
 
 async function showRecipes() {
   const { recipes } = await ask("/api/recipes");
   const cards = recipes.map((recipe) => make("article", { class: "card" },
     make("h3", {}, recipe.name), make("p", {}, recipe.title),
-    make("div", { class: "cells", role: "img", "aria-label": recipe.told },
+    make("div", { class: recipe.cells.length > MANY_CELLS ? "cells many" : "cells", role: "img", "aria-label": recipe.told },
       ...recipe.cells.map((state) => make("i", { class: state, title: state }))),
     make("p", {}, recipe.told), make("p", {}, recipe.verdicts)));
   content.replaceChildren(make("h1", {}, "Recipes"),
@@ -37,7 +38,11 @@ async function showSites(id) {
   const now = { kind: "sites", id, cards, lines };
   view = now;
   await fillSites(now);
-  const again = () => { if (view === now) fillSites(now).catch(fail).then(() => setTimeout(again, LOOK_AT_SITES)); };
+  const again = async () => {
+    if (view !== now) return;
+    try { await fillSites(now); } catch (error) { link.textContent = error.message; } // the board stays
+    setTimeout(again, LOOK_AT_SITES);
+  };
   setTimeout(again, LOOK_AT_SITES);
 }
 
@@ -48,7 +53,7 @@ async function fillSites(now) {
   if (newest === now.newest) return;
   now.newest = newest;
   now.lines.replaceChildren(...board.journal.map((line) => make("tr", {}, make("td", {}, ago(Number(line.time))),
-    make("th", { scope: "row" }, line.what), make("td", {}, line.client || ""), make("td", { class: "name" }, line.reason || line.name || ""))));
+    make("th", { scope: "row" }, line.what), make("td", {}, Number(line.client) >= 0 ? line.client : ""), make("td", { class: "name" }, line.reason || line.name || ""))));
 }
 
 function siteState(site) {

@@ -142,11 +142,13 @@ function plotlyLoaded() {
 }
 
 async function showReport(ids) {
-  const asked = ask("/api/report", ids.map((id) => ["run", id]));
-  const [found] = await Promise.all([asked, plotlyLoaded()]);
+  const loading = plotlyLoaded(); // meanwhile
+  const found = await ask("/api/report", ids.map((id) => ["run", id]));
   const body = make("div", { id: "views" });
   body.innerHTML = found.html;
   content.replaceChildren(make("h1", {}, found.title), heads(found.runs), body);
+  await loading; // words and numbers do not wait for it
+  if (!body.isConnected) return; // somebody went on to another page
   showFigures(body, found.figures);
   if (ids.length === 1) {
     const clients = clientTable(ids[0], found.clients, found.metric);

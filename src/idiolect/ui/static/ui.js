@@ -102,7 +102,7 @@ function listen() {
     if (view.kind === "runs") updateRuns(changed);
     if (view.kind === "report") updateReport(changed).catch(fail);
     if (view.kind === "recipes") showRecipes().catch(fail);
-    if (view.kind === "sites") fillSites(view).catch(fail);
+    if (view.kind === "sites") fillSites(view).catch((error) => { link.textContent = error.message; });
   };
 }
 
