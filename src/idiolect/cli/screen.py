@@ -23,7 +23,7 @@ def print_table(found: "Sequence[Run]") -> None:
     from rich.text import Text
 
     from idiolect import report as reports
-    from idiolect.report.groups import groups
+    from idiolect.report.run_groups import groups
     from idiolect.report.verdict import verdict
 
     table = reports.rows(found)

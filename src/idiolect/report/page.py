@@ -15,9 +15,9 @@ from typing import Any
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.report import log_plots, page_tables, plots
-from idiolect.report.groups import COLOURS, FADED, Group, groups
 from idiolect.report.load import Run
 from idiolect.report.page_tables import escape
+from idiolect.report.run_groups import COLOURS, FADED, Group, groups
 from idiolect.report.tables import rows
 from idiolect.report.verdict import verdict
 

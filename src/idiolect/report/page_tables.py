@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from idiolect.core.text import one_line
-from idiolect.report.groups import Group
 from idiolect.report.load import Run
 from idiolect.report.plots import score_axis
+from idiolect.report.run_groups import Group
 from idiolect.report.significance import BOLD, NOTHING_BOLD
 from idiolect.report.tables import COLUMNS, Row, cells, headings, is_bold, meanings, score
 from idiolect.runs import config as settings

@@ -8,9 +8,9 @@ import numpy as np
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.report.groups import FADED, LOCAL, Group, groups
 from idiolect.report.load import Run
 from idiolect.report.plots import accuracy_over_rounds, score_axis
+from idiolect.report.run_groups import FADED, LOCAL, Group, groups
 
 ENDINGS = (".pdf", ".svg", ".png")
 COLUMN = (3.3, 2.3)  # inches: one of two columns

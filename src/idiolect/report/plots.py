@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from idiolect.report.groups import FADED, Group
 from idiolect.report.load import Run
+from idiolect.report.run_groups import FADED, Group
 from idiolect.simulation import metrics
 
 Figure = dict[str, Any]

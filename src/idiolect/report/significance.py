@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from idiolect.report.groups import Group
+from idiolect.report.run_groups import Group
 from idiolect.simulation import metrics
 
 SURE = 0.05  # level of the test

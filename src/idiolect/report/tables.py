@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from idiolect.core.task import ACCURACY, metric_named
-from idiolect.report.groups import Group, groups, mean_of_known
 from idiolect.report.load import Run
+from idiolect.report.run_groups import Group, groups, mean_of_known
 from idiolect.report.significance import standings
 from idiolect.simulation import metrics
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from idiolect.report.groups import Group
 from idiolect.report.load import Run
+from idiolect.report.run_groups import Group
 from idiolect.report.significance import TEST, AgainstBest, best_group, comparisons
 from idiolect.report.tables import score
 
