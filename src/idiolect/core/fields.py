@@ -196,6 +196,15 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, tuple) else value
 
 
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their path: `method.lr`."""
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        inner = isinstance(value, Mapping) and bool(value)
+        out |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return out
+
+
 def type_name(hint: Any) -> str:
     """A type as people say it."""
     if len(members(hint)) > 1:

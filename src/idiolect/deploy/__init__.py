@@ -5,6 +5,7 @@ What travels
     validate          checks of every answer before it touches the server's state
     transport         what the server needs from a network
     flower_transport  … as Flower messages
+    in_process        … within one process, through the same bytes: to try a method
     incoming          answers taken off Flower's server part by part, up to their limit
 
 The server

@@ -15,8 +15,8 @@ from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
 from idiolect.report import write_report
-from idiolect.report.groups import Group, groups
 from idiolect.report.load import Run, load
+from idiolect.report.run_groups import Group, groups
 from idiolect.report.tables import Row, cells, headings, markdown, rows
 from idiolect.runs.fair_work import LOCAL_WORK, shared_work
 from idiolect.runs.from_python import simulate

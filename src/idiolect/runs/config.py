@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.core.fields import Checked, hints, hyper, make, members
+from idiolect.core.fields import Checked, flat, hints, hyper, make, members
 from idiolect.core.own_code import called, is_function, is_own, whole
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs import strict_yaml
@@ -260,8 +260,8 @@ def labels(configs: Sequence[Config]) -> list[str]:
     varied = {k.removeprefix("method."): v for k, v in differences(configs).items()}
     varied["seed"] = [config["seed"] for config in configs]
     return [
-        " ".join([config["method"]["name"], *(f"{key} {v[n]}" for key, v in varied.items())])
-        for n, config in enumerate(configs)
+        " ".join([called(one["method"]["name"]), *(f"{key} {v[n]}" for key, v in varied.items())])
+        for n, one in enumerate(configs)
     ]
 
 
@@ -278,15 +278,6 @@ def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
     keys = dict.fromkeys(key for one in each for key in one)
     values = {key: [one.get(key) for one in each] for key in keys}
     return {key: v for key, v in values.items() if any(one != v[0] for one in v)}
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their path: `method.lr`."""
-    out: dict[str, Any] = {}
-    for key, value in config.items():
-        inner = isinstance(value, Mapping) and bool(value)
-        out |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return out
 
 
 def rounds_default(method: str) -> int:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from idiolect.core import files
+from idiolect.core.fields import flat
 from idiolect.core.text import reason
 from idiolect.errors import UserError
-from idiolect.runs.config import flat
 from idiolect.runs.loggers import Loggers
 
 FOLDER = "log"
