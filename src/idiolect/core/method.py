@@ -197,9 +197,14 @@ class Method(Checked, ABC):
     personal_part: ClassVar[str] = "nothing"  # what is personal, in words
     traffic: ClassVar[str] = "2"  # model sizes per client and round, up and down together
     asynchronous: ClassVar[bool] = False  # late work is used (and `aggregate` sees empty rounds)
-    needs_classes: ClassVar[bool] = False  # samples must have one class each
+    needs_classes: ClassVar[bool] = False  # samples must have one class each, see `uses_classes`
     rounds_default: ClassVar[int] = 50
     adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
+
+    @property
+    def uses_classes(self) -> bool:
+        """Whether, with these settings, samples must have one class each."""
+        return type(self).needs_classes
 
     # --- the algorithm ---
 

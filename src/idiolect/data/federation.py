@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core.task import CLASSIFICATION, LearningTask
+from idiolect.core.form import PLAIN, Form
+from idiolect.core.task import CLASSIFICATION, IGNORED, LearningTask
 from idiolect.core.text import shortened
 from idiolect.data.client_arrays import PARTS as PARTS
 from idiolect.data.client_arrays import check_keys, pair
 from idiolect.data.limits import LARGEST_CLASSES
+from idiolect.data.packed import checked_form, one_tensor
 from idiolect.errors import UserError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -30,7 +32,7 @@ class Federation:
     """
 
     x: Tensor
-    y: Tensor  # [M], int64; without classes [M, classes], floating point: a target per output
+    y: Tensor  # [M], int64; by step [M, T]; without classes [M, classes], floating point
     train: tuple[Tensor, ...]  # of every client: row numbers
     val: tuple[Tensor, ...]  # empty: no client has a validation part
     test: tuple[Tensor, ...]
@@ -41,6 +43,7 @@ class Federation:
     unseen: tuple[int, ...] = ()  # clients that never take part in training
     info: dict[str, Any] = field(default_factory=dict)  # where the data comes from
     task: LearningTask = CLASSIFICATION
+    form: Form = PLAIN  # what the numbers of x mean, where shape and type do not say it
 
     def __post_init__(self) -> None:
         # The class is frozen: what has a short form is replaced by its full form here.
@@ -55,6 +58,7 @@ class Federation:
         fill("unseen", tuple(sorted(_whole("unseen", i) for i in _listed("unseen", self.unseen))))
         fill("classes", _whole("classes", self.classes))
         self._check_samples()
+        fill("form", checked_form(self.form, self.x, self.y.shape[1] if self.task.per_step else 0))
         for name in ("mean", "std"):
             fill(name, _per_channel(name, getattr(self, name), self.shape[0]))
         if self.std is not None and min(np.array(self.std, np.float32)) <= 0:
@@ -111,7 +115,9 @@ class Federation:
             raise UserError(
                 f"x must be uint8, int64 or floating point, got {x.dtype}; convert it first"
             )
-        if not self.task.has_classes:
+        if self.task.per_step:
+            self._check_steps()
+        elif not self.task.has_classes:
             self._check_targets()
         elif y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise UserError(
@@ -121,6 +127,14 @@ class Federation:
         if not 1 <= self.classes <= LARGEST_CLASSES:
             allowed = f"at least 1 and at most {LARGEST_CLASSES}"
             raise UserError(f"classes must be {allowed}, got {self.classes}")
+
+    def _check_steps(self) -> None:
+        y = self.y
+        if y.dtype != torch.int64 or y.ndim != 2 or len(y) != len(self.x) or not y.shape[1]:
+            raise UserError(
+                f"y must be int64 of shape [{len(self.x)}, steps] for {self.task.name}, got"
+                f" {y.dtype} {list(y.shape)}"
+            )
 
     def _check_targets(self) -> None:
         wanted, got = [len(self.x), self.classes], list(self.y.shape)
@@ -151,9 +165,12 @@ class Federation:
         if len(self.unseen) >= n:
             raise UserError(f"all {n} clients are unseen: none is left to train; lower unseen")
         bad, large = ~_finite_rows(self.x), ~self._rows_within_reach()
-        bad_label = (self.y < 0) | (self.y >= self.classes)
-        if not self.task.has_classes:
-            bad_label = torch.zeros(len(self.y), dtype=torch.bool)
+        strange = (self.y < 0) | (self.y >= self.classes)
+        if self.task.per_step:
+            strange &= self.y != IGNORED
+        elif not self.task.has_classes:
+            strange = torch.zeros(len(self.y), dtype=torch.bool)
+        bad_label = strange.reshape(len(self.y), -1).any(1)
         for i in range(n):
             who = self._who(i)
             for part in PARTS:
@@ -172,7 +189,7 @@ class Federation:
                         " sees it; scale x, mean and std"
                     )
                 if bool(bad_label[rows].any()):
-                    label = int(self.y[rows][bad_label[rows]][0])
+                    label = int(self.y[rows][strange[rows]][0])
                     raise UserError(
                         f"{who}: label {label} in y_{part} is outside 0..{self.classes - 1};"
                         f" relabel or set classes"
@@ -208,11 +225,13 @@ class Federation:
         names: Sequence[str] | None = None,
         unseen: Sequence[int] = (),
         task: LearningTask | str = CLASSIFICATION,
+        form: Form = PLAIN,
     ) -> "Federation":
         """A federation of your own data. Give one mapping per client with x_train, y_train, x_test
         and y_test, and with x_val and y_val if you have a validation part. Values are NumPy arrays
-        or tensors. Not given, `classes` is the largest label plus one. For a `task` other than
-        classification, y holds a number, or several, per sample."""
+        or tensors; x may be a dict or a tuple of arrays, as your network takes them. Not given,
+        `classes` is the largest label plus one. For a `task` other than classification, y holds a
+        number, or several, per sample; a class for every step in `next-token` and `sequence`."""
         task = LearningTask(task) if isinstance(task, str) else task
         xs: list[Tensor] = []
         ys: list[Tensor] = []
@@ -220,8 +239,9 @@ class Federation:
         start = 0
         for i, client in enumerate(_listed("clients", clients)):
             check_keys(i, client)
+            client, form = one_tensor(i, client, form)
             for part in PARTS:
-                x, y = pair(i, part, client, task.has_classes)
+                x, y = pair(i, part, client, task)
                 if len(x) and xs and (x.shape[1:] != xs[0].shape[1:] or x.dtype != xs[0].dtype):
                     raise UserError(
                         f"client {i}: x_{part} holds {x.dtype} samples of shape"
@@ -242,8 +262,9 @@ class Federation:
             train=tuple(parts["train"]),
             val=tuple(parts["val"]),
             test=tuple(parts["test"]),
-            classes=_counted(y) if classes is None else classes,
+            classes=_counted(y, task) if classes is None else classes,
             task=task,
+            form=form,
             mean=mean,  # type: ignore[arg-type]  # a number, too: it is for every channel
             std=std,  # type: ignore[arg-type]
             names=tuple(map(str, _listed("names", names))) if names is not None else (),
@@ -252,9 +273,9 @@ class Federation:
         )
 
 
-def _counted(y: Tensor) -> int:
+def _counted(y: Tensor, task: LearningTask) -> int:
     """The largest label plus one; where samples have no class, the targets of one."""
-    if y.ndim > 1:
+    if y.ndim > 1 and not task.per_step:
         return y.shape[1]
     if int(y.max()) >= LARGEST_CLASSES:
         raise UserError(

@@ -134,18 +134,34 @@ class Engine(ABC):
         correct, loss = self._no_scores(len(share)), torch.zeros(len(share))
         if any(sizes[k] for k in share):
             with by_itself():
-                own = [ids[k] for k in share]
-                correct, loss = self._evaluate_here(record.select(params, share), own, part)
+                own, models = [ids[k] for k in share], record.select(params, share)
+                correct, loss = self._evaluate_here(models, own, part)
+                if self.task.metric.whole is not None:
+                    correct = self._evaluate_whole(models, own, part)
         done = {"score": {"correct": correct.double(), "loss": loss.double()}}
         score = self.ranks.combine(done, sizes, CPU)["score"]
         return score["correct"], score["loss"]
 
     def _no_scores(self, clients: int) -> Tensor:
         """Sums of the metric before the first sample: `[K]`, or `[K, S]` where it has several."""
-        classes = self.samples.classes
-        y = torch.zeros((1, classes) if self.samples.y.ndim > 1 else 1, dtype=self.samples.y.dtype)
-        width = self.task.metric.statistics(torch.zeros(1, classes), y).shape[1]
+        classes, y = self.samples.classes, self.samples.y
+        steps = y.shape[1:] if self.task.per_step else ()
+        target = torch.zeros(1, *y.shape[1:], dtype=y.dtype)
+        width = self.task.metric.statistics(torch.zeros(1, *steps, classes), target).shape[1]
         return torch.zeros((clients, width) if width > 1 else clients)
+
+    @torch.no_grad()
+    def _evaluate_whole(self, params: Tree, ids: Sequence[int], part: Part) -> Tensor:
+        """`[K]`: a metric that needs all samples of a client at once, one client at a time."""
+        whole, found = self.task.metric.whole, []
+        assert whole is not None
+        for k, i in enumerate(ids):
+            w, outs, targets = tree.client(params, k), [], []
+            for at in self.samples.in_pieces(self.samples.parts[part][i], EVAL_BATCH):
+                outs.append(self.net(w, self.samples.inputs(at)).cpu())
+                targets.append(self.samples.y[at].cpu())
+            found.append(whole(torch.cat(outs), torch.cat(targets)) if outs else float("nan"))
+        return torch.tensor(found, dtype=torch.float64)
 
     @abstractmethod
     def groups(self, ids: Sequence[int]) -> Iterable[list[int]]:

@@ -146,7 +146,8 @@ class StackedLocal(SamplesLocal):
 
     def _captured(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep | None:
         """The captured step to replay, where capturing pays."""
-        if self.samples.y.dtype != torch.int64:  # a captured step keeps labels, whole numbers
+        # A captured step keeps labels: one whole number per sample.
+        if self.samples.y.dtype != torch.int64 or self.samples.y.ndim > 1:
             return None
         if self.captured_steps is None or not self.captured_steps.pays(steps, state):
             return None

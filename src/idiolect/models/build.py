@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.core import own_code
+from idiolect.core.form import PLAIN, Form
 from idiolect.errors import UserError
 from idiolect.models.blocks import Shape
 from idiolect.models.head import HeadWatch
@@ -22,9 +23,11 @@ def build(
     classes: int,
     seed: int = 0,
     allow_code: Collection[str] = (),
+    form: Form = PLAIN,
 ) -> nn.Module:
     """Model of a config section: {"name": "mlp", "hidden": 32}, or {"name": "module:Class"}, which
     is loaded only if `allow_code` names it too: a section may come from a file of someone else.
+    `form` says what the numbers of a sample mean (`Federation.form`).
 
     The same seed gives the same weights, whatever was drawn before.
     """
@@ -33,26 +36,29 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if own_code.is_own(name):
-            model = _own(section, shape, classes, allow_code)
+            model = _own(section, shape, classes, allow_code, form)
         else:
-            model = Model.from_section(section).network(shape, classes)
-        check_fits(model, shape, classes, f"model '{name}'")
+            model = Model.from_section(section).built(shape, classes, form)
+        model = form.attached(model)
+        check_fits(model, shape, classes, f"model '{name}'", form)
     return model
 
 
-def resolved(section: dict[str, Any], shape: Shape | None) -> dict[str, Any]:
+def resolved(section: dict[str, Any], shape: Shape | None, form: Form = PLAIN) -> dict[str, Any]:
     """The section with every option filled in; without a name, the default for this shape. While
     the shape is not known (own code makes the data), a section without a name stays as it is."""
     if shape is None and "name" not in section:
         return dict(section)
-    section = dict(section) if shape is None else {"name": default_model(shape), **section}
+    section = dict(section) if shape is None else {"name": default_model(shape, form), **section}
     if own_code.is_own(section["name"]):
         return {**section, "name": own_code.whole(section["name"])}
     return Model.from_section(section).resolved()
 
 
-def default_model(shape: Shape) -> str:
-    """Name of a model that suits samples of this shape."""
+def default_model(shape: Shape, form: Form = PLAIN) -> str:
+    """Name of a model that suits samples of this shape and form."""
+    if form.steps or form.padded:
+        return "gru"
     if len(shape) != 3:
         return "mlp"
     side = min(shape[1:])
@@ -65,23 +71,30 @@ def list_models() -> list[dict[str, Any]]:
 
 
 def _own(
-    section: dict[str, Any], shape: Shape, classes: int, allow_code: Collection[str]
+    section: dict[str, Any], shape: Shape, classes: int, allow_code: Collection[str], form: Form
 ) -> nn.Module:
-    """Your own class, called with your options, and with `shape` and `classes` if it takes them."""
+    """Your own class, called with your options, and with `shape`, `classes`, `codes` and `steps`
+    if it takes them."""
     options = dict(section)
     name = options.pop("name")
     make = own_code.load(name, nn.Module, "model", allow_code)
     try:
         takes = inspect.signature(make).parameters
-        given = {"shape": shape, "classes": classes}
+        given = {"shape": shape, "classes": classes, "codes": form.codes, "steps": form.steps}
         return make(**{k: v for k, v in given.items() if k in takes}, **options)
     except (Exception, SystemExit) as error:
         raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
 
 
-def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the model") -> None:
+def check_fits(
+    model: nn.Module,
+    shape: Shape,
+    classes: int,
+    what: str = "the model",
+    form: Form = PLAIN,
+) -> None:
     """The model must take two samples, as floating point or as whole numbers (tokens), and give a
-    value for each class."""
+    value for each class; for each step, where every step has a class."""
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
     if wants_tokens(model, shape):
         dtype = torch.int64
@@ -98,10 +111,12 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
     finally:
         model.train(was_training)
     got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if got != [2, classes]:
+    steps = [form.steps] if form.steps else []
+    if got != [2, *steps, classes]:
+        each = f" for each of {form.steps} steps" if steps else ""
         raise UserError(
-            f"{what} gives {got} for 2 samples but the data has {classes} classes:"
-            f" it must give [2, {classes}]"
+            f"{what} gives {got} for 2 samples but the data has {classes} classes{each}:"
+            f" it must give {[2, *steps, classes]}"
         )
     check_trains(model, shape, what)
 

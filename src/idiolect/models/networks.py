@@ -6,10 +6,14 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from idiolect.core.fields import hyper
+from idiolect.core.form import EXACT, Form
 from idiolect.core.registry import Named
+from idiolect.errors import UserError
 from idiolect.models.blocks import (
     BasicBlock,
+    Categories,
     Network,
+    Reader,
     SamePool,
     Shape,
     channels,
@@ -30,6 +34,20 @@ class Model(Named):
     def network(self, shape: Shape, classes: int) -> Network:
         """A new network for samples of this shape, with random weights."""
         raise NotImplementedError
+
+    def built(self, shape: Shape, classes: int, form: Form) -> nn.Module:
+        """The same where the network must know what the numbers of a sample mean."""
+        if form.steps:
+            raise UserError(
+                f"model '{self.name}' gives one output per sample and the data has a class for each"
+                " step; use model 'gru' or your own"
+            )
+        if form.fields:
+            raise UserError(
+                f"model '{self.name}' takes one input and the data has {len(form.fields)}; leave"
+                " data.form=plain, or use your own model"
+            )
+        return self.network(shape, classes)
 
 
 @dataclass(frozen=True)
@@ -215,3 +233,50 @@ class Linear(Model):
 
     def network(self, shape: Shape, classes: int) -> Network:
         return on_convs([], shape, classes)
+
+
+@dataclass(frozen=True)
+class Gru(Model):
+    """Sequences of tokens (embedded) or of quantities: a GRU; a class for every step, or one from
+    the mean over the steps that are no padding."""
+
+    width: int = hyper(16, "numbers that stand for a token", min=1)
+    hidden: int = hyper(64, "units of the GRU", min=1)
+
+    name = "gru"
+
+    def built(self, shape: Shape, classes: int, form: Form) -> nn.Module:
+        if form.fields or len(shape) > 2 or (len(form.codes) > 1 and any(form.codes)):
+            raise UserError(
+                f"model 'gru' needs sequences [T] or [T, D], got samples of shape {list(shape)};"
+                " tables with categories: model 'tabular'"
+            )
+        given = self.width if form.codes else shape[1] if len(shape) == 2 else 1
+        values = form.codes[0] if form.codes else 0
+        body = Reader(values, given, self.hidden, form.padded, bool(form.steps))
+        return Network(body, self.hidden, classes)
+
+
+@dataclass(frozen=True)
+class Tabular(Model):
+    """Tables: every category is embedded, quantities go beside; then fully connected."""
+
+    width: int = hyper(4, "numbers that stand for a category", min=1)
+    hidden: int = hyper(64, "units of the hidden layer", min=1)
+    layers: int = hyper(1, "hidden layers", min=1)
+
+    name = "tabular"
+
+    def built(self, shape: Shape, classes: int, form: Form) -> nn.Module:
+        if form.fields or form.steps or form.padded or len(shape) != 1:
+            raise UserError(
+                f"model 'tabular' needs a table, got samples of shape {list(shape)}; use 'gru' for"
+                " sequences"
+            )
+        columns = Categories(form.codes or (0,), shape[0], self.width)
+        layers: list[nn.Module] = [columns]
+        for given in [columns.features, *[self.hidden] * (self.layers - 1)]:
+            layers += [nn.Linear(given, self.hidden), nn.ReLU()]
+        model = Network(nn.Sequential(*layers), self.hidden, classes)
+        setattr(model, EXACT, bool(columns.coded))
+        return model

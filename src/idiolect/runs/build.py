@@ -29,8 +29,9 @@ def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulatio
     for line in splits.split(run.split).without_effect():
         warnings.warn(line, stacklevel=2)
     federation = load_federation(config, allow_code)
-    section = {"name": models.default_model(federation.shape), **run.model}
-    model = models.build(section, federation.shape, federation.classes, run.seed, allow_code)
+    shape, classes, form = federation.shape, federation.classes, federation.form
+    section = {"name": models.default_model(shape, form), **run.model}
+    model = models.build(section, shape, classes, run.seed, allow_code, form)
     return prepare(method, federation, model, run)
 
 

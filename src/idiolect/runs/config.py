@@ -187,7 +187,7 @@ def complete(config: Mapping[str, Any]) -> Config:
         made["rounds"] = rounds_default(made["method"]["name"])
     dataset = datasets.dataset(made["data"])
     made["data"], made["split"] = dataset.resolved(), splits.split(made["split"]).resolved()
-    made["model"] = models.resolved(made["model"], dataset.shape)
+    made["model"] = models.resolved(made["model"], dataset.shape, dataset.sample_form)
     plain: Config = json.loads(json.dumps(made))
     return plain
 

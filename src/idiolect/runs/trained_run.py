@@ -75,7 +75,9 @@ class TrainedRun:
     @property
     def network(self) -> dict[str, Any]:
         """The section of the config that names the network."""
-        return {"name": models.default_model(self.federation.shape), **self.config["model"]}
+        federation = self.federation
+        default = models.default_model(federation.shape, federation.form)
+        return {"name": default, **self.config["model"]}
 
     def client(self, who: str) -> int:
         """A client's number, from its name or its number."""
@@ -91,8 +93,8 @@ class TrainedRun:
 
     def module(self, model: PersonalModel | None = None) -> nn.Module:
         """The plain module: with these weights, ready to predict, or as training starts from it."""
-        shape, classes, seed = self.federation.shape, self.federation.classes, self.config["seed"]
-        module = models.build(self.network, shape, classes, seed, self._allowed)
+        fed, seed = self.federation, self.config["seed"]
+        module = models.build(self.network, fed.shape, fed.classes, seed, self._allowed, fed.form)
         if model is not None:
             floats = [v.dtype for v in model.weights.values() if v.is_floating_point()]
             module.to(floats[0]).load_state_dict(model.weights)

@@ -74,7 +74,8 @@ class Sweep:
         alone = simulation.engine.name != "stacked"
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
         when = (simulation.round, simulation.rounds, simulation.eval_every)
-        data = (federation.x.dtype, federation.mean, federation.std, simulation.device)
+        norm = (federation.mean, federation.std, federation.form)
+        data = (federation.x.dtype, *norm, simulation.device)
         how = (simulation.engine.products, federation.task, id(simulation) if alone else None)
         return (type(method), *fixed, *shapes, *when, *data, *how)
 

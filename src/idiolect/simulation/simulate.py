@@ -119,7 +119,7 @@ def prepare(
     are warned of. `simulate()` and the command line both come here."""
     for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
-    if method.needs_classes and not federation.task.has_classes:
+    if method.uses_classes and not federation.task.has_classes:
         raise UserError(
             f"{method.name} needs samples with one class each; for {federation.task.name} choose"
             " another method, such as fedavg, fedper or ditto"
