@@ -108,6 +108,9 @@ def _planned(
     flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
     config = settings.resolve(file, flags, sets)
+    for key in ("loss", "augment"):
+        if config[key] is not None:
+            raise UserError(f"{key} is for simulations; leave it out for real sites")
     builder(config, settings.code_named(flags, sets) | {*allow_code}, file)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:

@@ -90,7 +90,9 @@ Ids = Sequence[int]  # of clients
 
 def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
     """The usual loss of the data's task, one value per sample: cross-entropy where samples have
-    classes, the squared error in regression."""
+    classes, the squared error in regression; the user's own where there is one."""
+    if net.own_loss is not None:
+        return net.own_loss(net, params, x, y)
     return net.task.loss(net(params, x), y)
 
 

@@ -62,6 +62,7 @@ class Net:
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # what it computes inside of
     products: torch.dtype | None = None  # what it computes in, if not in the type of its leaves
     task = CLASSIFICATION  # what its outputs mean
+    own_loss: Callable[..., Tensor] | None = None  # of the user, instead of the task's
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):

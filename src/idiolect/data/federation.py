@@ -75,6 +75,11 @@ class Federation:
         return tuple(self.x.shape[1:])
 
     @property
+    def plain_quantities(self) -> bool:
+        """Whether a sample is quantities of one input, without codes."""
+        return not self.form.fields and not any(self.form.codes)
+
+    @property
     def seen(self) -> tuple[int, ...]:
         """Clients that take part in training."""
         held_out = set(self.unseen)

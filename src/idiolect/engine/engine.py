@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from idiolect.core import devices, record, tree
+from idiolect.core.augmentation import Change
+from idiolect.core.local import Loss
 from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
@@ -54,6 +56,8 @@ class Engine(ABC):
     """How K clients compute."""
 
     name: str
+    own_loss: Loss | None = None  # of the user, instead of the task's
+    augment: Change | None = None  # what training batches are changed by
     threads: ClientThreads | None = None  # where clients are computed one by one, side by side
 
     def __init__(
@@ -91,6 +95,29 @@ class Engine(ABC):
         meter = memory.CudaMeter if device.type == "cuda" else memory.Meter
         self.chunks = memory.Chunks(meter(device))
         self._largest_batch: float = EVAL_BATCH
+
+    def learn_by(self, loss: Loss | None, augment: Change | None) -> None:
+        """From now on clients train by the user's own loss, on batches that are changed."""
+        self.own_loss, self.augment = loss, augment
+        for net in self.nets:
+            net.own_loss = loss
+        if loss is not None:
+            self._try_loss(loss)
+
+    def _try_loss(self, loss: Loss) -> None:
+        """Own code may fail in every way: try it on two samples before the first round."""
+        name = getattr(loss, "__name__", "loss")
+        at = self.samples.on_device(self.samples.parts["train"][0][[0, 0]])
+        state = self.net.module.state_dict()
+        params = {n: state[n].detach().clone() for n in self.net.names}
+        try:
+            out = loss(self.net, params, self.samples.inputs(at), self.samples.y[at])
+        except Exception as error:
+            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise UserError(f"loss '{name}' failed: {told}; mend the function") from error
+        if getattr(out, "shape", None) != (2,):
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise UserError(f"loss '{name}' must give one value per sample, [2], got {got}")
 
     def run(
         self,

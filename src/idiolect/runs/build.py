@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from idiolect.core import own_code
 from idiolect.core.fields import make
-from idiolect.runs.config import RunConfig, own_names
+from idiolect.runs.config import SECTIONS, RunConfig, own_names
 
 if TYPE_CHECKING:
     from idiolect.data import Federation
@@ -32,7 +32,7 @@ def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulatio
     shape, classes, form = federation.shape, federation.classes, federation.form
     section = {"name": models.default_model(shape, form), **run.model}
     model = models.build(section, shape, classes, run.seed, allow_code, form)
-    return prepare(method, federation, model, run)
+    return prepare(method, federation, model, run, allow_code=allow_code)
 
 
 def builder(
@@ -41,7 +41,8 @@ def builder(
     """`build` for configs that name the code this one names. Own code that was not allowed is
     refused now, before anything is read or written; `source` is what names it."""
     for section, name in own_names(config).items():
-        own_code.require(name, allowed, f"{section}.name of {source}")
+        key = f"{section}.name" if section in SECTIONS else section
+        own_code.require(name, allowed, f"{key} of {source}")
     return partial(build, allow_code=allowed)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from idiolect.core.augmentation import own_words
 from idiolect.core.fields import Checked, hints, hyper, make, members
 from idiolect.core.own_code import is_function, is_own
 from idiolect.errors import UserError, did_you_mean
@@ -51,6 +52,7 @@ class RunConfig(SimulationOptions):
 
 
 SECTIONS = ("method", "data", "split", "model")
+LATER = ("keep", "loss", "augment")  # older configs do not have them
 SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.count"}
 SETTINGS = tuple(RunConfig().as_dict())
 
@@ -79,7 +81,7 @@ def resolve_layers(layers: Iterable[Mapping[str, Any]]) -> Config:
 def check(config: Config, file: Path) -> None:
     """Refuse a resolved config that was damaged since it was written to `file`."""
     for key in SETTINGS:
-        if key not in config and key != "keep":  # which older configs do not have
+        if key not in config and key not in LATER:
             raise UserError(f"{file} lacks '{key}'; put it back")
     if mistake := _mistake(config):
         raise UserError(f"{file}: {mistake}")
@@ -167,6 +169,10 @@ def own_names(config: Mapping[str, Any]) -> dict[str, str]:
         name = section.get("name") if isinstance(section, Mapping) else section
         if isinstance(name, str) and (is_function(name) if key == "data" else is_own(name)):
             named[key] = name
+    if isinstance(loss := config.get("loss"), str):
+        named["loss"] = loss
+    for k, name in enumerate(own_words(config.get("augment"))):
+        named[f"augment {k + 1}" if k else "augment"] = name
     return named
 
 
@@ -195,8 +201,9 @@ def complete(config: Mapping[str, Any]) -> Config:
 def digest(config: Config) -> str:
     """Identity of a run's settings; where clients were kept meanwhile is no part of it."""
     what = {key: value for key, value in config.items() if key != "keep"}
-    if not what.get("measure"):  # so that runs made before it existed stay the same
-        what.pop("measure", None)
+    for key in ("measure", "loss", "augment"):  # so that runs made before them stay the same
+        if not what.get(key):
+            what.pop(key, None)
     if isinstance(what.get("clock"), Mapping):  # `window: 2` and `window: 2.0` are the same clock
         what["clock"] = Clock.of(what["clock"]).as_dict()
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

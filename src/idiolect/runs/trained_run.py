@@ -64,7 +64,8 @@ class TrainedRun:
         """The same run with other clients besides its own."""
         other = copy(self)
         run = make(RunConfig, self._here, "a run")
-        other.sim = prepare(methods.build(run.method), federation, self.module(), run)
+        method, allowed = methods.build(run.method), self._allowed
+        other.sim = prepare(method, federation, self.module(), run, allow_code=allowed)
         return other
 
     @property

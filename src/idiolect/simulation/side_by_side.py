@@ -49,7 +49,7 @@ class Sweep:
     def engine(self) -> Engine:
         """Of all clients of all simulations."""
         first = self.simulations[0]
-        return type(first.engine)(
+        made = type(first.engine)(
             _merged([one.federation for one in self.simulations]),
             first.engine.net.module,
             seed=first.seed,
@@ -59,6 +59,8 @@ class Sweep:
             away=isinstance(first.engine.samples, SampleWindow),
             products=first.engine.products,
         )
+        made.learn_by(first.engine.own_loss, first.engine.augment)
+        return made
 
     @staticmethod
     def kind(simulation: Simulation) -> Any:
@@ -76,7 +78,9 @@ class Sweep:
         when = (simulation.round, simulation.rounds, simulation.eval_every)
         norm = (federation.mean, federation.std, federation.form)
         data = (federation.x.dtype, *norm, simulation.device)
-        how = (simulation.engine.products, federation.task, id(simulation) if alone else None)
+        engine = simulation.engine
+        learns = (federation.task, engine.own_loss, engine.augment)
+        how = (engine.products, *learns, id(simulation) if alone else None)
         return (type(method), *fixed, *shapes, *when, *data, *how)
 
     def start(self) -> list[Round]:

@@ -1,7 +1,7 @@
 """A simulation from Python: your data, your module, everything it produced in one object."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from idiolect import methods
+from idiolect.core import augmentation, own_code
 from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
@@ -76,6 +77,8 @@ def simulate(
     eval_every: int = 1,
     measure: Measures | str | Sequence[str] = (),
     protocol: ProtocolName = "default",
+    loss: Callable[..., Tensor] | None = None,
+    augment: Callable[..., Tensor] | str | None = None,
     init: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     save_models: Literal["every", "last", "best"] | None = "last",
     clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
@@ -114,9 +117,11 @@ def prepare(
     model: nn.Module,
     options: SimulationOptions,
     clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
+    allow_code: Collection[str] = (),
 ) -> Simulation:
-    """The simulation that these options describe: files are read, and settings that change nothing
-    are warned of. `simulate()` and the command line both come here."""
+    """The simulation that these options describe: files are read, own code that `allow_code` names
+    is loaded, settings that change nothing are warned of. `simulate()` and the command line both
+    come here."""
     for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
     if method.uses_classes and not federation.task.has_classes:
@@ -132,6 +137,12 @@ def prepare(
         for weights in clients_init.values() or (init,):
             check_complete(weights, model.state_dict(), source)
     check_clients(clients_init or (), federation.n_clients, source)
+    augmentation.check_fits(options.augment, federation.shape, federation.plain_quantities)
+    loss, augment = options.loss, options.augment
+    if isinstance(loss, str):
+        loss = own_code.load_function(loss, "loss", allow_code)
+    if isinstance(augment, str):
+        augment = augmentation.loaded(augment, allow_code)
     return Simulation(
         method,
         federation,
@@ -150,6 +161,7 @@ def prepare(
         eval_every=options.eval_every,
         measure=options.measure,
         keep=options.keep,
+        learn=(loss, augment),
     )
 
 

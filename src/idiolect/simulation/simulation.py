@@ -54,6 +54,7 @@ class Simulation:
         eval_every: int = 1,
         measure: Measures | None = None,
         keep: Keep = "auto",
+        learn: select.Learn = (None, None),
     ):
         if rounds < 1:
             raise UserError(f"rounds must be at least 1, not {rounds}")
@@ -68,7 +69,8 @@ class Simulation:
         models.check_fits(model, federation.shape, federation.classes, form=federation.form)
         select.check_batch_norm(model, federation, getattr(method, "batch_size", None))
         model = select.with_frozen_weights(model, init)
-        self.engine = select.pick_engine(engine, federation, model, seed, self.device, dtype, keep)
+        how = (seed, self.device, dtype, keep, learn)
+        self.engine = select.pick_engine(engine, federation, model, *how)
         self._module_state = server_state.module_values(model)
         net = self.engine.net
         given = select.with_given_weights(net, initial_tree(model, net, self.dtype), init)
@@ -80,11 +82,10 @@ class Simulation:
         sizes = {i: len(federation.train[i]) for i in federation.seen}
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
         self._has_stragglers = schedules.has_stragglers(self.turns)
-        begin = self.start_tree
-        self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
+        self.server = server_state.new_server(method, net, self.start_tree, list(sizes), sizes)
         if schedule is None and not stragglers and clock is None:
             self.server.expected = Participation.of(participation).expected(len(sizes))
-        self.mine = Table(partial(_client_init, method, self.engine, begin, own))
+        self.mine = Table(partial(_client_init, method, self.engine, self.start_tree, own))
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
         self.pending: dict[int, tuple[int, Record]] = {}  # client -> (round started, its work)
