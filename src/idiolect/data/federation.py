@@ -1,8 +1,8 @@
 """Federation: the clients with their data."""
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,17 @@ from torch import Tensor
 
 from idiolect.core.form import PLAIN, Form
 from idiolect.core.task import CLASSIFICATION, IGNORED, LearningTask
-from idiolect.core.text import shortened
 from idiolect.data.client_arrays import PARTS as PARTS
 from idiolect.data.client_arrays import check_keys, pair
+from idiolect.data.federation_values import (
+    by_blocks,
+    counted,
+    finite_rows,
+    listed,
+    per_channel,
+    row_numbers,
+    whole_number,
+)
 from idiolect.data.limits import LARGEST_CLASSES
 from idiolect.data.packed import checked_form, one_tensor
 from idiolect.errors import UserError
@@ -51,16 +59,19 @@ class Federation:
             object.__setattr__(self, name, value)
 
         for part in PARTS:
-            fill(part, _row_numbers(part, getattr(self, part)))
+            fill(part, row_numbers(part, getattr(self, part)))
         if not self.val:
             fill("val", tuple(torch.empty(0, dtype=torch.int64) for _ in self.train))
-        fill("names", _listed("names", self.names) or tuple(map(str, range(len(self.train)))))
-        fill("unseen", tuple(sorted(_whole("unseen", i) for i in _listed("unseen", self.unseen))))
-        fill("classes", _whole("classes", self.classes))
+        fill("names", listed("names", self.names) or tuple(map(str, range(len(self.train)))))
+        fill(
+            "unseen",
+            tuple(sorted(whole_number("unseen", i) for i in listed("unseen", self.unseen))),
+        )
+        fill("classes", whole_number("classes", self.classes))
         self._check_samples()
         fill("form", checked_form(self.form, self.x, self.y.shape[1] if self.task.per_step else 0))
         for name in ("mean", "std"):
-            fill(name, _per_channel(name, getattr(self, name), self.shape[0]))
+            fill(name, per_channel(name, getattr(self, name), self.shape[0]))
         if self.std is not None and min(np.array(self.std, np.float32)) <= 0:
             raise UserError(f"std must be positive in every channel, got {self.std}")
         self._check_clients()
@@ -169,7 +180,7 @@ class Federation:
             raise UserError(f"unseen must be different client ids below {n}, got {self.unseen}")
         if len(self.unseen) >= n:
             raise UserError(f"all {n} clients are unseen: none is left to train; lower unseen")
-        bad, large = ~_finite_rows(self.x), ~self._rows_within_reach()
+        bad, large = ~finite_rows(self.x), ~self._rows_within_reach()
         strange = (self.y < 0) | (self.y >= self.classes)
         if self.task.per_step:
             strange &= self.y != IGNORED
@@ -207,7 +218,7 @@ class Federation:
             ends = torch.tensor([[0.0], [1.0]]) - torch.tensor(self.mean or (0.0,))
             sound = bool(torch.isfinite(ends / torch.tensor(self.std or (1.0,))).all())
             return torch.full((len(self.x),), sound)
-        return _by_blocks(len(self.x), lambda rows: torch.isfinite(self.inputs(rows)))
+        return by_blocks(len(self.x), lambda rows: torch.isfinite(self.inputs(rows)))
 
     def _check_not_empty(self, i: int, who: str) -> None:
         total = sum(len(getattr(self, part)[i]) for part in PARTS)
@@ -242,7 +253,7 @@ class Federation:
         ys: list[Tensor] = []
         parts: dict[str, list[Tensor]] = {part: [] for part in PARTS}
         start = 0
-        for i, client in enumerate(_listed("clients", clients)):
+        for i, client in enumerate(listed("clients", clients)):
             check_keys(i, client)
             client, form = one_tensor(i, client, form)
             for part in PARTS:
@@ -267,79 +278,64 @@ class Federation:
             train=tuple(parts["train"]),
             val=tuple(parts["val"]),
             test=tuple(parts["test"]),
-            classes=_counted(y, task) if classes is None else classes,
+            classes=counted(y, task) if classes is None else classes,
             task=task,
             form=form,
             mean=mean,  # type: ignore[arg-type]  # a number, too: it is for every channel
             std=std,  # type: ignore[arg-type]
-            names=tuple(map(str, _listed("names", names))) if names is not None else (),
+            names=tuple(map(str, listed("names", names))) if names is not None else (),
             unseen=unseen,  # type: ignore[arg-type]  # any list of whole numbers
             info={"source": {"name": "arrays"}},
         )
 
+    @classmethod
+    def from_datasets(
+        cls,
+        clients: Sequence[Any],
+        *,
+        test_share: float = 0.25,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Federation":
+        """PyTorch datasets, one per client, whose items are (x, y): one dataset, of which
+        `test_share` becomes the test part, or (train, test), or (train, val, test). The other
+        options are those of `from_arrays`."""
+        from idiolect.data.torch_datasets import arrays_of
 
-def _counted(y: Tensor, task: LearningTask) -> int:
-    """The largest label plus one; where samples have no class, the targets of one."""
-    if y.ndim > 1 and not task.per_step:
-        return y.shape[1]
-    if int(y.max()) >= LARGEST_CLASSES:
-        raise UserError(
-            f"label {int(y.max())} makes more than {LARGEST_CLASSES} classes; number them from 0"
-        )
-    return max(int(y.max()) + 1, 1)
+        made = [
+            arrays_of(i, one, test_share, seed) for i, one in enumerate(listed("clients", clients))
+        ]
+        return cls.from_arrays(made, **options)
 
+    @classmethod
+    def from_files(
+        cls,
+        path: str | Path,
+        *,
+        split: Mapping[str, Any] | str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Federation":
+        """Your own files, as `--data PATH` reads them; options are those of `data:`, such as
+        `client="site"`. Without a `split` the data must name clients."""
+        from idiolect.data.own.from_files import federation
 
-def _whole(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        got = shortened(repr(value), 60)
-        raise UserError(f"{name} must be a whole number, got {got}") from None
+        return federation(path, split, seed, options)
 
+    @classmethod
+    def from_hub(
+        cls,
+        repository: str,
+        *,
+        folder: str = "",
+        revision: str | None = None,
+        split: Mapping[str, Any] | str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Federation":
+        """A dataset of the Hugging Face hub with Parquet or CSV files (in `folder`, if there are
+        several), read as `from_files` does. What was fetched before is not fetched again."""
+        from idiolect.data.places import fetched
 
-def _per_channel(
-    name: str, value: Sequence[float] | float | None, channels: int
-) -> tuple[float, ...] | None:
-    """One value per channel; a single value is for every channel."""
-    if value is None:
-        return None
-    try:
-        values = np.atleast_1d(np.asarray(value, dtype=np.float64)).tolist()
-        if any(isinstance(one, list) for one in values):
-            raise ValueError
-    except (TypeError, ValueError, RuntimeError):
-        got = shortened(repr(value), 60)
-        raise UserError(f"{name} must be a number or one per channel, got {got}") from None
-    if len(values) not in (1, channels):
-        raise UserError(f"{name} has {len(values)} values but samples have {channels} channels")
-    if not np.isfinite(values).all():
-        raise UserError(f"{name} must be finite, got {tuple(values)}")
-    return tuple(values) * (channels if len(values) == 1 else 1)
-
-
-def _finite_rows(x: Tensor) -> Tensor:
-    """[M], whether a sample has neither NaN nor infinite values."""
-    if not x.is_floating_point():
-        return torch.ones(len(x), dtype=torch.bool)
-    return _by_blocks(len(x), lambda rows: torch.isfinite(x[rows]))
-
-
-def _by_blocks(rows: int, sound: Callable[[slice], Tensor]) -> Tensor:
-    """[M], whether all values of a sample are sound; in blocks, so that a memory-mapped x is not
-    doubled in memory."""
-    starts = range(0, rows, 8192)
-    blocks = [sound(slice(i, i + 8192)).flatten(1).all(1) for i in starts]
-    return torch.cat(blocks) if blocks else torch.ones(0, dtype=torch.bool)
-
-
-def _row_numbers(part: str, value: Any) -> tuple[Tensor, ...]:
-    try:
-        return tuple(torch.as_tensor(rows) for rows in value)
-    except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"{part} must be a list with the row numbers of every client") from None
-
-
-def _listed(name: str, value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise UserError(f"{name} must be a list, got {shortened(repr(value), 60)}")
-    return tuple(value)
+        where = fetched(repository, revision) / folder
+        return cls.from_files(where, split=split, seed=seed, **options)

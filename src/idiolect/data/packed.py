@@ -29,7 +29,8 @@ def pack(inputs: Mapping[str, Any], by_name: bool, what: str) -> tuple[Tensor, F
         if columns and len(part) != rows:
             raise UserError(f"{what}: {name} has {len(part)} samples, {fields[0].name} {rows}")
         whole = not part.is_floating_point() and part.dtype != torch.uint8
-        if whole and len(part) and int(part.abs().max()) >= LARGEST:
+        part = part.to(torch.int64) if whole else part
+        if whole and len(part) and max(int(part.max()), -int(part.min())) >= LARGEST:
             raise UserError(f"{what}: {name} has whole numbers of {LARGEST} or more; use fractions")
         rows = len(part)
         fields.append(Field(str(name), tuple(part.shape[1:]), whole))

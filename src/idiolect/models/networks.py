@@ -23,6 +23,8 @@ from idiolect.models.blocks import (
     on_convs,
 )
 
+LARGEST_VALUES = 1_000_000  # tokens or categories
+
 
 @dataclass(frozen=True)
 class Model(Named):
@@ -253,6 +255,7 @@ class Gru(Model):
             )
         given = self.width if form.codes else shape[1] if len(shape) == 2 else 1
         values = form.codes[0] if form.codes else 0
+        _check_values(values)
         body = Reader(values, given, self.hidden, form.padded, bool(form.steps))
         return Network(body, self.hidden, classes)
 
@@ -273,6 +276,7 @@ class Tabular(Model):
                 f"model 'tabular' needs a table, got samples of shape {list(shape)}; use 'gru' for"
                 " sequences"
             )
+        _check_values(sum(form.codes))
         columns = Categories(form.codes or (0,), shape[0], self.width)
         layers: list[nn.Module] = [columns]
         for given in [columns.features, *[self.hidden] * (self.layers - 1)]:
@@ -280,3 +284,12 @@ class Tabular(Model):
         model = Network(nn.Sequential(*layers), self.hidden, classes)
         setattr(model, EXACT, bool(columns.coded))
         return model
+
+
+def _check_values(count: int) -> None:
+    """An embedding has a row for every value."""
+    if count > LARGEST_VALUES:
+        raise UserError(
+            f"samples hold codes up to {count - 1}, and an embedding of {LARGEST_VALUES} values is"
+            " the largest; number them from 0, or use model 'mlp' for quantities"
+        )
