@@ -94,6 +94,14 @@ def test_mistakes_are_told_in_one_line(options, words: str) -> None:
         weights(images((5, 5)), "stacked", **options)
 
 
+@pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedrod", "pflego", "fedrecon"])
+def test_methods_with_a_loss_of_their_paper_refuse_another(name: str) -> None:
+    fed = images((5, 5))
+    model = build({"name": "linear"}, fed.shape, fed.classes)
+    with pytest.raises(UserError, match=f"{name} trains by the loss of its paper"):
+        simulate(name, fed, model, rounds=1, loss=smoothed)
+
+
 def test_flip_needs_images() -> None:
     x = np.ones((4, 3), np.float32)
     one = {"x_train": x, "y_train": [0, 1, 0, 1], "x_test": x, "y_test": [0, 1, 0, 1]}

@@ -200,6 +200,7 @@ class Method(Checked, ABC):
     traffic: ClassVar[str] = "2"  # model sizes per client and round, up and down together
     asynchronous: ClassVar[bool] = False  # late work is used (and `aggregate` sees empty rounds)
     needs_classes: ClassVar[bool] = False  # samples must have one class each, see `uses_classes`
+    fixed_loss: ClassVar[bool] = False  # its paper writes the loss out, see `has_fixed_loss`
     rounds_default: ClassVar[int] = 50
     adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
 
@@ -207,6 +208,11 @@ class Method(Checked, ABC):
     def uses_classes(self) -> bool:
         """Whether, with these settings, samples must have one class each."""
         return type(self).needs_classes
+
+    @property
+    def has_fixed_loss(self) -> bool:
+        """Whether, with these settings, a loss of the user's own would not be trained by."""
+        return type(self).fixed_loss
 
     # --- the algorithm ---
 

@@ -139,6 +139,11 @@ def prepare(
     check_clients(clients_init or (), federation.n_clients, source)
     augmentation.check_fits(options.augment, federation.shape, federation.plain_quantities)
     loss, augment = options.loss, options.augment
+    if loss is not None and method.has_fixed_loss:
+        raise UserError(
+            f"{method.name} trains by the loss of its paper, which loss does not replace; leave it"
+            " out, or choose another method, such as fedavg, fedper or ditto"
+        )
     if isinstance(loss, str):
         loss = own_code.load_function(loss, "loss", allow_code)
     if isinstance(augment, str):
