@@ -261,12 +261,12 @@ def task_federations(draw: Draw) -> Case:
     metrics = [*[""] * 12, "auc", "perplexity", "rmse", "accuracy", "macro_f1", "x"]
     spec: dict[str, Any] = {"clients": clients, "options": {"task": task}, "form": form}
     spec["metric"] = draw(st.sampled_from(metrics))
-    spec["method"] = draw(st.sampled_from(["fedavg", "local", "fedper", "fedproto", "ditto"]))
+    spec["method"] = draw(st.sampled_from([*["fedavg", "local", "fedper"] * 2, "fedproto"]))
     spec["simulate"] = {}
-    if draw(st.integers(0, 3)) == 0:
+    if draw(st.integers(0, 7)) == 0:
         words = ["flip", "noise", "crop:1", "noise:-1", "nothing", "", "a.py:f"]
         spec["simulate"]["augment"] = draw(st.sampled_from(words))
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         _spoil(draw, draw(st.sampled_from(clients)))
     return Case("federation", spec=spec)
 

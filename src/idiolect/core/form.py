@@ -5,6 +5,7 @@ by name or in order, gets them cut out of that tensor just before its forward pa
 """
 
 import math
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -42,6 +43,14 @@ class Form:
     steps: int = 0
     fields: tuple[Field, ...] = ()
     by_name: bool = True
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> "Form":
+        """From what JSON holds of it."""
+        fields = tuple(
+            Field(one["name"], tuple(one["shape"]), one["whole"]) for one in plain["fields"]
+        )
+        return cls(**{**plain, "codes": tuple(plain["codes"]), "fields": fields})
 
     def quantities(self, width: int) -> list[bool]:
         """Which of the columns of a sample are quantities and no codes."""

@@ -35,6 +35,19 @@ class Metric:
         """Times a value: more is better."""
         return -1.0 if self.lower else 1.0
 
+    def of_client(self, out: Tensor, y: Tensor) -> float:
+        """The number of ONE client, from all its outputs and targets."""
+        if self.whole is not None:
+            return self.whole(out, y)
+        sums = self.statistics(out, y).double().sum(0, keepdim=True).numpy()
+        return float(self.value(sums, np.array([float(len(y))]))[0])
+
+    def told(self, value: float, sign: bool = False) -> str:
+        """A value in words: in percent where it is a share."""
+        if self.share:
+            return f"{100 * value:{'+' if sign else ''}.1f} %"
+        return f"{value:{'+' if sign else ''}.4g}"
+
 
 def _right(out: Tensor, y: Tensor) -> Tensor:
     return (out.argmax(-1) == y).double()[:, None]
@@ -235,6 +248,14 @@ class LearningTask:
             return (out.clamp_min(0) - out * y + torch.log1p(torch.exp(-out.abs()))).mean(1)
         # `F.cross_entropy` in two operations: under `vmap` its own is a long way of Python.
         return -F.log_softmax(out, 1).gather(1, y[:, None]).squeeze(1)
+
+    def answers(self, out: Tensor) -> Tensor:
+        """What outputs say: shares of classes, of every label, quantities; a class per step."""
+        if self.per_step:
+            return out.argmax(-1)
+        if self.name == "regression":
+            return out
+        return out.sigmoid() if self.name == "multilabel" else out.softmax(1)
 
     def test_loss(self, out: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         """The same without clients side by side, one value per sample or their sum."""

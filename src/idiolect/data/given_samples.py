@@ -25,9 +25,10 @@ def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
     if f"x{end}" not in found:
         raise UserError(f"{file} has no array x; save it with np.savez(file, x=…)")
     labelled = f"y{end}" in found
-    labels = found[f"y{end}"] if labelled else torch.zeros(len(found[f"x{end}"]), dtype=torch.int64)
+    nothing = federation.y.new_zeros(len(found[f"x{end}"]), *federation.y.shape[1:])
+    labels = found[f"y{end}"] if labelled else nothing
     with _told(file, 0):
-        x, y = pair(0, "test", {"x_test": found[f"x{end}"], "y_test": labels})
+        x, y = pair(0, "test", {"x_test": found[f"x{end}"], "y_test": labels}, federation.task)
         _check_form(federation, x, f"x{end}")
         rows = torch.arange(len(x))
         given = replace(
@@ -44,7 +45,7 @@ def with_newcomer(federation: Federation, file: Path, name: str) -> Federation:
     number, arrays = federation.n_clients, read_npz(_existing(file), ARRAYS)
     with _told(file, number):
         check_keys(number, arrays)
-        parts = {part: pair(number, part, arrays) for part in PARTS}
+        parts = {part: pair(number, part, arrays, federation.task) for part in PARTS}
         for part, (x, _) in parts.items():
             if len(x):
                 _check_form(federation, x, f"x_{part}")

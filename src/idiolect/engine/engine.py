@@ -43,7 +43,7 @@ def takes_whole_numbers(module: nn.Module, x: Tensor) -> bool:
         try:
             where = next(module.parameters()).device
             deepcopy(module).eval()(x[:2].to(where))
-        except RuntimeError:
+        except (RuntimeError, ValueError, TypeError):
             return False
         except IndexError:
             raise UserError(

@@ -131,8 +131,10 @@ class TrainedRun:
             ) from None
         return saved.round
 
-    def accuracy(self, client: int, round: int, column: str = "accuracy_before") -> float | None:
-        """What the run reports for a client in a round; None where nothing was tested."""
+    def accuracy(self, client: int, round: int, column: str = "") -> float | None:
+        """What the run reports for a client in a round, `column` or the task's metric of what it
+        predicts with; None where nothing was tested."""
+        column = column or f"{self.federation.task.metric.name}_before"
         rows = self.table().get(round, {})
         if column not in rows:
             return None
