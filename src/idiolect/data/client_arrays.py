@@ -72,3 +72,19 @@ def as_tensor(value: Any, what: str) -> Tensor:
     if array.dtype.kind not in "iufbc" or array.dtype.itemsize > 16 or array.dtype == np.longdouble:
         raise UserError(f"{what} must be numbers, got {told(array)}")
     return torch.as_tensor(np.array(array, dtype=array.dtype.newbyteorder("=")))
+
+
+def check_alike(
+    i: int, part: str, mine: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor] | None
+) -> None:
+    """Samples and targets of all clients have one form."""
+    if others is None or not len(mine[0]):
+        return
+    for name, own, other in zip("xy", mine, others, strict=True):
+        if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
+            what = "samples" if name == "x" else "targets"
+            raise UserError(
+                f"client {i}: {name}_{part} holds {own.dtype} {what} of shape"
+                f" {list(own.shape[1:])}, others {other.dtype} of {list(other.shape[1:])};"
+                " bring all clients to one form"
+            )

@@ -12,7 +12,7 @@ from torch import Tensor
 from idiolect.core.form import PLAIN, Form
 from idiolect.core.task import CLASSIFICATION, IGNORED, LearningTask
 from idiolect.data.client_arrays import PARTS as PARTS
-from idiolect.data.client_arrays import check_keys, pair
+from idiolect.data.client_arrays import check_alike, check_keys, pair
 from idiolect.data.federation_values import (
     by_blocks,
     counted,
@@ -258,12 +258,7 @@ class Federation:
             client, form = one_tensor(i, client, form)
             for part in PARTS:
                 x, y = pair(i, part, client, task)
-                if len(x) and xs and (x.shape[1:] != xs[0].shape[1:] or x.dtype != xs[0].dtype):
-                    raise UserError(
-                        f"client {i}: x_{part} holds {x.dtype} samples of shape"
-                        f" {list(x.shape[1:])}, others {xs[0].dtype} of {list(xs[0].shape[1:])};"
-                        " bring all clients to one form"
-                    )
+                check_alike(i, part, (x, y), (xs[0], ys[0]) if xs else None)
                 if len(x):
                     xs.append(x)
                     ys.append(y)
