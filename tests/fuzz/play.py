@@ -25,7 +25,7 @@ from tests.fuzz import federations
 from tests.fuzz.cases import Case
 from tests.fuzz.places import sound
 
-LIMIT = 10.0  # seconds; longer is a hang
+LIMIT = float(os.environ.get("IDIOLECT_FUZZ_LIMIT", "10"))  # seconds; longer is a hang
 COMMANDS = typer.main.get_command(app)
 RAW = re.compile(
     r"object has no attribute|not supported between|NoneType|<class '|unexpected keyword|"
