@@ -100,6 +100,14 @@ def test_loop_equals_stacked(name: str, method: str) -> None:
         assert not torch.equal(a["head.weight"], start["head.weight"].double())
 
 
+def test_a_network_can_know_how_many_values_each_input_has() -> None:
+    fed = federation(True)
+    colours = fed.x[:, -1]
+    assert fed.form.codes == (30, 0, int(colours.max()) + 1)
+    passes = simulate("fedavg", fed, Both(), rounds=1, measure="flops").rounds[1].clients["passes"]
+    assert np.allclose(passes, 1.0)  # samples are counted, not inputs
+
+
 def test_padding_has_no_say() -> None:
     """The same words, filled up further, give the same answer."""
     fed, model = cases()["padded"]

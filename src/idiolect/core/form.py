@@ -33,10 +33,10 @@ class Field:
 
 @dataclass(frozen=True)
 class Form:
-    """`codes`: how many values whole numbers have, one number for all positions (tokens) or one per
-    column, 0 for a quantity. `padded`: 0 fills short sequences up. `steps`: outputs of a sample, 0
-    if it has one. `fields`: the inputs that one tensor holds, handed over `by_name` (a dict) or in
-    order."""
+    """`codes`: how many values whole numbers have, one number for all positions (tokens), one per
+    column, or one for each of several inputs; 0 for a quantity. `padded`: 0 fills short sequences
+    up. `steps`: outputs of a sample, 0 if it has one. `fields`: the inputs that one tensor holds,
+    handed over `by_name` (a dict) or in order."""
 
     codes: tuple[int, ...] = ()
     padded: bool = False

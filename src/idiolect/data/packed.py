@@ -21,6 +21,7 @@ def pack(inputs: Mapping[str, Any], by_name: bool, what: str) -> tuple[Tensor, F
         raise UserError(f"{what} has no inputs")
     columns: list[Tensor] = []
     fields: list[Field] = []
+    codes: list[int] = []
     rows = 0
     for name, value in inputs.items():
         part = as_tensor(value, f"{what}: {name}")
@@ -33,10 +34,12 @@ def pack(inputs: Mapping[str, Any], by_name: bool, what: str) -> tuple[Tensor, F
         if whole and len(part) and max(int(part.max()), -int(part.min())) >= LARGEST:
             raise UserError(f"{what}: {name} has whole numbers of {LARGEST} or more; use fractions")
         rows = len(part)
+        counted = whole and rows and int(part.min()) >= 0
+        codes.append(int(part.max()) + 1 if counted else 0)
         fields.append(Field(str(name), tuple(part.shape[1:]), whole))
         flat = part.reshape(rows, fields[-1].size).to(torch.float32)
         columns.append(flat / 255 if part.dtype == torch.uint8 else flat)
-    return torch.cat(columns, 1), Form(fields=tuple(fields), by_name=by_name)
+    return torch.cat(columns, 1), Form(tuple(codes), fields=tuple(fields), by_name=by_name)
 
 
 def one_tensor(i: int, client: Mapping[str, Any], form: Form) -> tuple[Mapping[str, Any], Form]:
@@ -49,12 +52,14 @@ def one_tensor(i: int, client: Mapping[str, Any], form: Form) -> tuple[Mapping[s
             continue
         named = given if isinstance(given, Mapping) else {str(k): v for k, v in enumerate(given)}
         packed, found = pack(named, isinstance(given, Mapping), f"client {i}: x_{part}")
-        if form.fields and form != found:
+        if form.fields and (form.fields, form.by_name) != (found.fields, found.by_name):
             raise UserError(
                 f"client {i}: the inputs in x_{part} differ in name, shape or type from those"
                 " before; bring all clients to one form"
             )
-        made[f"x_{part}"], form = packed, found
+        made[f"x_{part}"] = packed
+        codes = zip(form.codes or found.codes, found.codes, strict=True)
+        form = replace(found, codes=tuple(max(pair) for pair in codes))
     return made, form
 
 
@@ -67,7 +72,7 @@ def checked_form(form: Form, x: Tensor, steps: int) -> Form:
         raise UserError(f"x has {width} columns, which is not what its inputs take together")
     if form == PLAIN and x.dtype == torch.int64 and x.numel() and int(x.min()) >= 0:
         form = replace(form, codes=(int(x.max()) + 1,))
-    if form.codes:
+    if form.codes and not form.fields:
         if len(form.codes) not in (1, width) or min(form.codes) < 0:
             raise UserError(f"codes must be one number or one for each of {width} columns")
         counts = torch.tensor(form.codes)
