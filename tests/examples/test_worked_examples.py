@@ -1,5 +1,6 @@
 """The commands of docs/examples.md, run as they stand there, on the files its script writes."""
 
+import os
 import re
 import runpy
 import shlex
@@ -12,6 +13,7 @@ from idiolect import report
 from tests.cli.calls import call
 
 ROOT = Path(__file__).parents[2]
+REAL = Path(os.environ.get("IDIOLECT_DATA") or "nowhere").absolute()
 PAGE = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
 COMMANDS = {line.split()[-1]: line for line in PAGE.splitlines() if line.startswith("idiolect ")}
 # What each must reach with its second best method or better: the mean of the last round.
@@ -67,3 +69,17 @@ def test_writers_that_never_trained_get_a_model(files: Path) -> None:
     found = report.load(files / "writers/fedavg-seed0").summary
     assert found["clients_unseen"] == 3
     assert found["unseen"]["last"]["mean"] > 0.3
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(
+    not (REAL / "femnist").is_dir(), reason="set IDIOLECT_DATA to a folder that has femnist"
+)
+def test_the_writers_of_the_real_femnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IDIOLECT_DATA", str(REAL))
+    words = shlex.split(COMMANDS["writers"])[1:]
+    assert call(*words, "--clients", "30").exit_code == 0
+    found = report.load(tmp_path / "writers/fedavg-seed0").summary
+    assert found["clients"] == 30 and found["clients_unseen"] == 3
+    assert found["unseen"]["last"]["mean"] > 0.1  # 62 classes
