@@ -83,6 +83,10 @@ def test_inputs_apart(lines: Path, tmp_path: Path) -> None:
     assert apart.form.codes == (0, 6) and not apart.form.by_name
     with pytest.raises(UserError, match=r"data\.form=dict or tuple"):
         Federation.from_files(tmp_path / "n.npz", input=["a", "b"])
+    with pytest.raises(UserError, match="are for tables"):
+        Federation.from_files(tmp_path / "n.npz", input="a", tokens="chars")
+    with pytest.raises(UserError, match="one input"):
+        Federation.from_files(files.images(tmp_path / "photos"), form="dict")
 
 
 @pytest.mark.parametrize(

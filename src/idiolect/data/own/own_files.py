@@ -118,9 +118,15 @@ class OwnFiles(Checked, OwnSource):
         from idiolect.data.own import array_files, image_folders, table_files
 
         path = Path(self.name)
-        if path.suffix.lower() == ".npz":
+        arrays = path.suffix.lower() == ".npz"
+        images = path.is_dir() and bool(image_folders.found(path))
+        if (arrays or images) and (self.tokens or self.categories):
+            raise UserError(f"data '{path}': data.tokens and data.categories are for tables")
+        if images and self.form != "plain":
+            raise UserError(f"data '{path}': images in folders are one input; leave data.form out")
+        if arrays:
             return array_files.read(path, self)
-        if path.is_dir() and image_folders.found(path):
+        if images:
             return Read(image_folders.read(path, self.size))
         return table_files.read(table_files.files_of(path), self)
 
