@@ -1,6 +1,8 @@
 """Regression and several labels, from files on disk by command line only."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +91,40 @@ def test_several_labels() -> None:
     words += ("--set", "method.lr=0.5")
     told = json.loads(ok("run", "fedavg", *words, "--json"))
     assert told["metric"]["name"] == "macro_f1" and told["accuracy"]["last"]["mean"] > 0.8
+
+
+@pytest.mark.parametrize("task", ["regression", "next-token"])
+def test_after_training(task: str) -> None:
+    """Export, prediction and a newcomer know the task: its metric, its answers, its form."""
+    draw = np.random.default_rng(0)
+    if task == "regression":
+        x = draw.normal(size=(40, 3)).astype(np.float32)
+        arrays = {"x": x, "y": x[:, :2] * 2}
+    else:
+        text = draw.integers(0, 4, (40, 6))
+        arrays = {"x": text[:, :-1], "y": text[:, 1:]}
+    np.savez("all.npz", client=np.arange(40) % 4, **arrays)
+    ok("run", "fedavg", "--data", "all.npz", "--task", task, "--rounds", "2", "--out", "r")
+    np.savez("new.npz", x=arrays["x"][:5], y=arrays["y"][:5])
+    parts = {f"{k}_{part}": v[:8] for k, v in arrays.items() for part in ("train", "test")}
+    np.savez("ward.npz", **parts)
+    metric = {"regression": "rmse", "next-token": "perplexity"}[task]
+    said = json.loads(ok("predict", "r", "--client", "1", "--data", "new.npz", "--json"))
+    assert said["samples"] == 5 and said[metric] > 0
+    head = Path("new.predictions.csv").read_text().splitlines()[0]
+    names = {"regression": ["value0", "value1"], "next-token": [f"step{k}" for k in range(5)]}[task]
+    assert head.replace('"', "").split(",") == ["row", *names]
+    assert metric in ok("predict", "r", "--client", "1", "--data", "new.npz")
+    card = json.loads(ok("export", "r", "--client", "1", "--out", "e", "--json"))
+    assert card["metric"]["name"] == metric and card["task"] == task
+    assert card["metric"]["value"] == pytest.approx(card["metric"]["reported"], rel=1e-5)
+    assert metric in ok("export", "r", "--client", "1", "--out", "e")
+    lines = re.search(r"```python\n(.*?)```", Path("e/README.md").read_text(), re.S)
+    assert lines is not None
+    os.chdir("e")  # the lines of its README load the model
+    closed = lines[1].replace('json.load(open("card.json"))', "CARD")
+    exec(closed, {"CARD": json.loads(Path("card.json").read_text())})
+    os.chdir("..")
+    gap = json.loads(ok("adapt", "r", "--data", "ward.npz", "--json"))
+    assert gap["participants"] > 0 and np.isfinite(gap["gap"])
+    assert f"ward: {metric} " in ok("adapt", "r", "--data", "ward.npz")

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from idiolect.cli.app import app
 from idiolect.models import build as build_model
+from tests.fuzz import own_data
 
 TINY = ("--clients", "3", "--rounds", "2", "--model", "linear", "--set", "split.alpha=0.5")
 ROWS = (6, 4)
@@ -23,7 +24,8 @@ DATASETS = ("mnist", "fashion_mnist", "cifar10", "omniglot", "cinic10", "femnist
 
 @cache
 def sound() -> Path:
-    """A folder with everything sound, made once: `run`, `unfinished`, `data`, `client`, `init`."""
+    """A folder with everything sound, made once: `run`, `unfinished`, `data`, `client`, `own`,
+    `init`."""
     from typer.testing import CliRunner
 
     base = Path(tempfile.mkdtemp(prefix="idiolect-fuzz-"))
@@ -34,6 +36,7 @@ def sound() -> Path:
     (base / "unfinished/summary.json").unlink()
     _write_data(base / "data")
     _write_client(base / "client")
+    own_data.write(base / "own")
     model = build_model({"name": "linear"}, (1, 8, 8), 10)
     (base / "init").mkdir()
     save_file(model.state_dict(), base / "init/start.safetensors")

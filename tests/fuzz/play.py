@@ -25,7 +25,7 @@ from tests.fuzz import federations
 from tests.fuzz.cases import Case
 from tests.fuzz.places import sound
 
-LIMIT = 10.0  # seconds; longer is a hang
+LIMIT = float(os.environ.get("IDIOLECT_FUZZ_LIMIT", "10"))  # seconds; longer is a hang
 COMMANDS = typer.main.get_command(app)
 RAW = re.compile(
     r"object has no attribute|not supported between|NoneType|<class '|unexpected keyword|"
@@ -116,15 +116,31 @@ def _federation(case: Case, folder: Path) -> tuple[int, str]:
     return _called(lambda: federations.run(case.spec))
 
 
+def _own(case: Case, folder: Path) -> tuple[int, str]:
+    """A command on the user's own data, which changes nothing of what is there."""
+    (folder / "kept").mkdir()
+    (folder / "kept/notes.txt").write_text("mine")
+    before = _contents(folder)
+    ending = command(case.words)
+    after = _contents(folder)
+    lost = [name for name, content in before.items() if after.get(name) != content]
+    return (3, f"Traceback: overwritten {lost}") if lost else ending
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(f): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
 PLACES: dict[str, Callable[[Case, Path], tuple[int, str]]] = {
     "command": lambda case, _: command(case.words),
     "run": lambda case, _: command(case.words),
     "data": _data,
     "client": _client,
     "federation": _federation,
+    "own": _own,
 }
 COPIED = {"command": ("init",), "run": ("run", "unfinished"), "data": ("data",)}
-COPIED |= {"client": ("client",), "federation": ()}
+COPIED |= {"client": ("client",), "federation": (), "own": ("own",)}
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tests.fuzz.mutations import (
     spoiled_structure,
     spoiled_table,
 )
+from tests.fuzz.own_data import own_files, task_federations
 from tests.fuzz.places import DATASETS, ROWS, sound
 
 METHODS = ("local", "fedavg", "fedper", "feddwa", "ditto", "fedprox")
@@ -432,4 +433,6 @@ EVERYTHING = {
     "data files": data_files(),
     "client files": client_files(),
     "federations": federations(),
+    "own data": own_files(),
+    "tasks": task_federations(),
 }

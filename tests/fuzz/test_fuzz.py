@@ -25,6 +25,8 @@ SHORT = {
     "data files": 25,
     "client files": 40,
     "federations": 40,
+    "own data": 40,
+    "tasks": 30,
 }
 
 
@@ -88,7 +90,7 @@ def test_the_verdict_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tests.fuzz.campaign.run_shard", lambda number, _: {"configs": {"success": 3}}
+        "tests.fuzz.campaign.run_shard", lambda number, _, kinds: {"configs": {"success": 3}}
     )
     record = tmp_path / "fuzz.json"
     assert campaign(2 * SHARD, record, only=1) == 0

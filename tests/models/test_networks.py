@@ -54,6 +54,8 @@ def test_spfl_hidden_512_as_in_the_table():
 
 
 def shape_for(name: str) -> tuple[int, ...]:
+    if name in ("gru", "tabular"):
+        return (6,)
     if name in ("cnn_small", "mlp", "linear"):
         return (1, 8, 8)
     return (3, 32, 32) if name != "pflego_omniglot" else GREY
@@ -70,8 +72,9 @@ def test_forward_is_head_of_flat_body(name):
     assert torch.equal(model(x), model.head(features))
 
 
+# PyTorch's own GRU has no vmap; tests/engine/test_tasks.py shows that the engine stacks it.
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # the engine has its own way
-@pytest.mark.parametrize("name", Model.registry)
+@pytest.mark.parametrize("name", [name for name in Model.registry if name != "gru"])
 def test_stacks_over_clients_with_its_gradient(name):
     """One vmapped pass over two clients' parameters = each client alone, in training mode.
 

@@ -1,7 +1,7 @@
 """`idiolect export`, `predict` and `adapt`: what a run's models are good for afterwards."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +10,9 @@ from idiolect.cli.options import AllowCode, Json, Out, examples
 from idiolect.cli.options import path as as_path
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
+
+if TYPE_CHECKING:
+    from idiolect.core.task import Metric
 
 commands = typer.Typer()
 
@@ -38,6 +41,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a client's personal model as safetensors, with a card that says what it is."""
+    from idiolect.core.task import metric_named
     from idiolect.runs import personal_export
     from idiolect.runs.trained_run import TrainedRun
 
@@ -49,9 +53,11 @@ def export(
         screen.print_json(card)
         return
     name, metric = one_line(card["client"]["name"]), card["metric"]
+    told = metric_named(metric["name"]).told(metric["value"])
+    told = f"{told} of" if metric["name"] == "accuracy" else f"{metric['name']} {told} on"
     print(
-        f"client {name}: {card['method']['name']}, {card['source']}, "
-        f"{100 * metric['value']:.1f} % of {metric['samples']} test samples"
+        f"client {name}: {card['method']['name']}, {card['source']}, {told} "
+        f"{metric['samples']} test samples"
     )
     print(f"model: {place / 'model.safetensors'}\ncard: {place / 'card.json'}")
 
@@ -86,14 +92,17 @@ def predict(
     run = TrainedRun(path, allow_code or ())
     number = run.client(client)
     samples, labelled = to_predict(run.federation, data)
-    found = predictions.probabilities(run.module(run.personal(number)), samples, samples.test[0])
-    predictions.write(found, place)
-    right = (found.argmax(1) == samples.y.numpy()).mean() if labelled else None
+    module, metric = run.module(run.personal(number)), samples.task.metric
+    found = predictions.answers(module, samples, samples.test[0])
+    predictions.write(found, place, samples.task)
+    right = predictions.score(module, samples, samples.test[0]) if labelled else None
     if as_json:
-        told = None if right is None else float(right)
-        screen.print_json({"samples": len(found), "accuracy": told, "file": str(place)})
+        screen.print_json({"samples": len(found), metric.name: right, "file": str(place)})
         return
-    print(f"{len(found)} samples" + ("" if right is None else f", {100 * right:.1f} % as labelled"))
+    told = "" if right is None else f", {metric.told(right)} as labelled"
+    if right is not None and metric.name != "accuracy":
+        told = f", {metric.name} {metric.told(right)} by the labels"
+    print(f"{len(found)} samples{told}")
     print(f"predictions: {place}")
 
 
@@ -132,25 +141,27 @@ def adapt(
     if as_json:
         screen.print_json(found.as_dict())
         return
-    for line in _told(card["newcomer"]):
+    for line in _told(card["newcomer"], joined.federation.task.metric):
         print(line)
     print(f"model: {place / 'model.safetensors'}\ncard: {place / 'card.json'}")
 
 
-def _told(found: dict[str, object]) -> list[str]:
-    def percent(key: str) -> float:
-        value = found[key]
-        assert isinstance(value, float)
-        return 100 * value
+def _told(found: dict[str, Any], metric: "Metric") -> list[str]:
+    def told(key: str) -> str:
+        return metric.told(found[key])
 
-    gain = percent("trained") - percent("delivered")
+    def points(difference: float) -> str:
+        return metric.told(difference, sign=True).replace(" %", " points")
+
+    name = "" if metric.name == "accuracy" else f"{metric.name} "
     lines = [
-        f"{one_line(str(found['client']))}: {percent('delivered'):.1f} % with what the server "
-        f"sends, {percent('trained'):.1f} % after one round of local work ({gain:+.1f} points)",
+        f"{one_line(str(found['client']))}: {name}{told('delivered')} with what the server sends, "
+        f"{told('trained')} after one round of local work "
+        f"({points(found['trained'] - found['delivered'])})",
     ]
     if found["participants"] is not None:
         lines.append(
-            f"clients that took part: {percent('participants'):.1f} %; the gap of the model given "
-            f"({found['gives']}): {percent('gap'):+.1f} points"
+            f"clients that took part: {told('participants')}; the gap of the model given "
+            f"({found['gives']}): {points(found['gap'])}"
         )
     return lines

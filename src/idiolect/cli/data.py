@@ -1,11 +1,12 @@
 """`idiolect data …`: which datasets are here, and how a split of one looks."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from idiolect.cli import screen
-from idiolect.cli.options import Json, Set, examples, flags_of, with_settings
+from idiolect.cli.options import Json, Set, examples, flags_of, path, with_settings
 from idiolect.core.text import one_line
 
 commands = typer.Typer(
@@ -41,6 +42,7 @@ def data_get(
     epilog=examples(
         "idiolect data inspect mnist --split classes --clients 10 --set split.k=6",
         "idiolect data inspect readings.csv --set data.client=site --set data.label=kind",
+        "idiolect data inspect digits --clients 20 --out split.png",
     ),
 )
 @with_settings("task", "split", "clients", "seed")
@@ -48,16 +50,24 @@ def data_inspect(
     name: Annotated[
         str, typer.Argument(help="Dataset (idiolect data list), or your own files or function.")
     ] = "digits",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", parser=path, help="Draw the split: a .html, .png or .csv file to write."
+        ),
+    ] = None,
     set_: Set = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
     """How a split looks: samples and classes of every client, and what is odd in the data."""
-    from idiolect.data import describe
+    from idiolect.data import describe, split_picture
     from idiolect.data.findings import findings
     from idiolect.runs import build
     from idiolect.runs import config as settings
 
+    if out is not None:
+        split_picture.check_form(out)
     flags, sets = flags_of({"data": name, **given}), set_ or ()
     allowed = settings.code_named(flags, sets)
     config = settings.resolve(None, {**flags, "method": {"name": "local"}}, sets, allowed)
@@ -68,3 +78,7 @@ def data_inspect(
         screen.print_split(about)
         for line in about["findings"]["lines"]:
             print(one_line(line))
+    if out is not None:
+        split_picture.write(about, out)
+        if not as_json:
+            print(f"split: {out}")

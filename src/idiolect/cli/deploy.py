@@ -112,6 +112,9 @@ def _planned(
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
     allowed = settings.code_named(flags, sets) | {*allow_code}
     config = settings.resolve(file, flags, sets, allowed)
+    for key in ("loss", "augment"):
+        if config[key] is not None:
+            raise UserError(f"{key} is for simulations; leave it out for real sites")
     builder(config, allowed, file)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:

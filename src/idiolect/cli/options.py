@@ -45,8 +45,13 @@ FLAGS = {"minimum": ["--min-clients"]}  # where an option has another name than 
 # Shorter ways to say a setting of a section: split.clients, data.task, data.metric
 SHORTER: dict[str, tuple[str, type, str]] = {
     "clients": ("split", int, "Number of clients. Default: 20."),
-    "task": ("data", str, "What your own data's label is: classification, multilabel, regression."),
-    "metric": ("data", str, "What clients are judged by, e.g. macro_f1, rmse or r2."),
+    "task": (
+        "data",
+        str,
+        "What your own data's label is: classification, multilabel, regression, next-token or "
+        "sequence (a class for every step).",
+    ),
+    "metric": ("data", str, "What clients are judged by, e.g. auc, rmse or perplexity."),
 }
 
 

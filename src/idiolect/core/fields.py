@@ -15,7 +15,7 @@ import sys
 import types
 import typing
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields
 from functools import cache
 from pathlib import Path
@@ -228,6 +228,7 @@ WORDS: dict[Any, str] = {
     str: "a word",
     type(None): "null",
     dict: "a section with keys",
+    Callable: "a function",
     Path: "a path",
 }
 PLURAL: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "words", Any: "values"}

@@ -90,7 +90,9 @@ Ids = Sequence[int]  # of clients
 
 def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
     """The usual loss of the data's task, one value per sample: cross-entropy where samples have
-    classes, the squared error in regression."""
+    classes, the squared error in regression; the user's own where there is one."""
+    if net.own_loss is not None:
+        return net.own_loss(net, params, x, y)
     return net.task.loss(net(params, x), y)
 
 
@@ -200,13 +202,24 @@ class Method(Checked, ABC):
     also_sent: ClassVar[tuple[str, ...]] = ()
     traffic: ClassVar[str] = "2"  # model sizes per client and round, up and down together
     asynchronous: ClassVar[bool] = False  # late work is used (and `aggregate` sees empty rounds)
-    needs_classes: ClassVar[bool] = False  # samples must have one class each
+    needs_classes: ClassVar[bool] = False  # samples must have one class each, see `uses_classes`
+    fixed_loss: ClassVar[bool] = False  # its paper writes the loss out, see `has_fixed_loss`
     rounds_default: ClassVar[int] = 50
     adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
 
     def over(self, rounds: int) -> Self:
         """The method in a run of so many rounds: the same, unless its settings depend on them."""
         return self
+
+    @property
+    def uses_classes(self) -> bool:
+        """Whether, with these settings, samples must have one class each."""
+        return type(self).needs_classes
+
+    @property
+    def has_fixed_loss(self) -> bool:
+        """Whether, with these settings, a loss of the user's own would not be trained by."""
+        return type(self).fixed_loss
 
     # --- the algorithm ---
 

@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from idiolect.core import tree
+from idiolect.core.form import EXACT
 from idiolect.core.task import CLASSIFICATION
 from idiolect.core.tree import Tree
 from idiolect.errors import UserError
@@ -65,6 +66,7 @@ class Net:
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # what it computes inside of
     products: torch.dtype | None = None  # what it computes in, if not in the type of its leaves
     task = CLASSIFICATION  # what its outputs mean
+    own_loss: Callable[..., Tensor] | None = None  # of the user, instead of the task's
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):
@@ -116,7 +118,8 @@ class Net:
         return self._computed(self.module, self._rounded(params), x)
 
     def _computed(self, module: nn.Module, params: Tree, x: Tensor) -> Tensor:
-        if self.products is not None and x.is_floating_point():
+        exact = getattr(module, EXACT, False)  # it rounds what may be rounded itself
+        if self.products is not None and x.is_floating_point() and not exact:
             x = x.to(self.products)
         with self.around(), _no_fast_attention() if self.attends else nullcontext():
             return self._unrounded(logits_of(functional_call(module, params, (x,))))

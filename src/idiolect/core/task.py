@@ -14,22 +14,39 @@ from idiolect.errors import UserError, did_you_mean
 
 Statistics = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> [n, S], summed per client
 Value = Callable[[np.ndarray, np.ndarray], np.ndarray]  # sums [K, S], sizes [K] -> [K]
+Whole = Callable[[Tensor, Tensor], float]  # all outputs and targets of ONE client
+IGNORED = -100  # the target of a step that does not count, as padding; PyTorch's number for it
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number per client, made of sums over its samples, so that batches can be added up."""
+    """A number per client, made of sums over its samples, so that batches can be added up; `whole`
+    where it needs all of a client's samples at once."""
 
     name: str
     statistics: Statistics
     value: Value
     lower: bool = False  # less is better
     share: bool = True  # between 0 and 1, shown in percent
+    whole: Whole | None = None
 
     @property
     def sign(self) -> float:
         """Times a value: more is better."""
         return -1.0 if self.lower else 1.0
+
+    def of_client(self, out: Tensor, y: Tensor) -> float:
+        """The number of ONE client, from all its outputs and targets."""
+        if self.whole is not None:
+            return self.whole(out, y)
+        sums = self.statistics(out, y).double().sum(0, keepdim=True).numpy()
+        return float(self.value(sums, np.array([float(len(y))]))[0])
+
+    def told(self, value: float, sign: bool = False) -> str:
+        """A value in words: in percent where it is a share."""
+        if self.share:
+            return f"{100 * value:{'+' if sign else ''}.1f} %"
+        return f"{value:{'+' if sign else ''}.4g}"
 
 
 def _right(out: Tensor, y: Tensor) -> Tensor:
@@ -62,6 +79,62 @@ def _explained(out: Tensor, y: Tensor) -> Tensor:
     """Of every output: squared error, target, its square."""
     out, y = out.double(), y.double()
     return torch.cat([(out - y).square(), y, y.square()], 1)
+
+
+def _step_losses(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy `[n, T]` of outputs `[n, T, C]`, 0 where a step is ignored; and which count."""
+    real = y != IGNORED
+    nll = -F.log_softmax(out, -1).gather(-1, y.clamp_min(0)[..., None]).squeeze(-1)
+    return nll * real, real
+
+
+def _surprise(out: Tensor, y: Tensor) -> Tensor:
+    """Of every sample: cross-entropy and number of its steps."""
+    loss, real = _step_losses(out.double(), y)
+    return torch.stack([loss.sum(1), real.sum(1).double()], 1)
+
+
+def _steps_right(out: Tensor, y: Tensor) -> Tensor:
+    real = y != IGNORED
+    return torch.stack([((out.argmax(-1) == y) & real).sum(1), real.sum(1)], 1).double()
+
+
+def _per_step(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """NaN where a client has no step that counts."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(sums[:, 0] / sums[:, 1])
+
+
+def _perplexity(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(_per_step(sums, sizes)))
+
+
+def _auc(scores: Tensor, real: Tensor) -> float:
+    """Area under the ROC curve, the mean over the columns that have both kinds of samples."""
+    from sklearn.metrics import roc_auc_score  # it takes a second to import
+
+    both = [c for c in range(real.shape[1]) if 0 < int(real[:, c].sum()) < len(real)]
+    if not both or not bool(torch.isfinite(scores).all()):
+        return float("nan")
+    return float(np.mean([roc_auc_score(real[:, c].numpy(), scores[:, c].numpy()) for c in both]))
+
+
+def _class_auc(out: Tensor, y: Tensor) -> float:
+    """Every class against the rest."""
+    return _auc(out.double().softmax(1), F.one_hot(y, out.shape[1]))
+
+
+def _label_auc(out: Tensor, y: Tensor) -> float:
+    return _auc(out.double(), y > 0.5)
+
+
+def _nothing(out: Tensor, y: Tensor) -> Tensor:
+    return out.new_zeros(len(out), 1)
+
+
+def _as_it_is(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return np.asarray(values[:, 0])
 
 
 def mean_over_samples(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -98,21 +171,27 @@ def _r2(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 ACCURACY = Metric("accuracy", _right, mean_over_samples)
+PERPLEXITY = Metric("perplexity", _surprise, _perplexity, lower=True, share=False)
+TOKEN_ACCURACY = Metric("token_accuracy", _steps_right, _per_step)
 METRICS: dict[str, dict[str, Metric]] = {
     "classification": {
         "accuracy": ACCURACY,
         "balanced_accuracy": Metric("balanced_accuracy", _confusion, _balanced),
         "macro_f1": Metric("macro_f1", _confusion, _macro_f1),
+        "auc": Metric("auc", _nothing, _as_it_is, whole=_class_auc),
     },
     "multilabel": {
         "macro_f1": Metric("macro_f1", _label_confusion, _macro_f1),
         "label_accuracy": Metric("label_accuracy", _labels_right, mean_over_samples),
+        "auc": Metric("auc", _nothing, _as_it_is, whole=_label_auc),
     },
     "regression": {
         "rmse": Metric("rmse", _errors, lambda s, n: np.sqrt(s[:, 0] / n), True, False),
         "mae": Metric("mae", _errors, lambda s, n: s[:, 1] / n, True, False),
         "r2": Metric("r2", _explained, _r2, share=False),
     },
+    "next-token": {"perplexity": PERPLEXITY, "token_accuracy": TOKEN_ACCURACY},
+    "sequence": {"token_accuracy": TOKEN_ACCURACY, "perplexity": PERPLEXITY},
 }
 
 
@@ -131,7 +210,8 @@ def metric_named(name: str) -> Metric:
 
 @dataclass(frozen=True)
 class LearningTask:
-    """What is learnt: `classification`, `multilabel` or `regression`, and the metric."""
+    """What is learnt: `classification`, `multilabel`, `regression`, `next-token` or `sequence` (a
+    class for every step of a sample), and the metric."""
 
     name: str = "classification"
     metric_name: str = ""  # not given: the first of the task
@@ -157,16 +237,32 @@ class LearningTask:
         """Whether a sample has one class, which some methods and splits need."""
         return self.name == "classification"
 
+    @property
+    def per_step(self) -> bool:
+        """Whether every step of a sample has a class: targets `[n, T]`, outputs `[n, T, C]`."""
+        return self.name in ("next-token", "sequence")
+
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
         """One value per sample."""
         if self.name == "regression":
             return (out - y.to(out.dtype)).square().mean(1)
+        if self.per_step:
+            each, real = _step_losses(out, y)
+            return each.sum(1) / real.sum(1).clamp_min(1)
         if self.name == "multilabel":
             y = y.to(out.dtype)
             # The formula of F.binary_cross_entropy_with_logits, in operations that `vmap` knows.
             return (out.clamp_min(0) - out * y + torch.log1p(torch.exp(-out.abs()))).mean(1)
         # `F.cross_entropy` in two operations: under `vmap` its own is a long way of Python.
         return -F.log_softmax(out, 1).gather(1, y[:, None]).squeeze(1)
+
+    def answers(self, out: Tensor) -> Tensor:
+        """What outputs say: shares of classes, of every label, quantities; a class per step."""
+        if self.per_step:
+            return out.argmax(-1)
+        if self.name == "regression":
+            return out
+        return out.sigmoid() if self.name == "multilabel" else out.softmax(1)
 
     def test_loss(self, out: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
         """The same without clients side by side, one value per sample or their sum."""

@@ -10,7 +10,8 @@ labels.py       labels are whole numbers
 cache.py        keeps decoded datasets on disk
 pool.py         every sample of a dataset, before it is split
 splits/         how samples come to clients, one file per split
-federation.py   the clients with their data, also from your own arrays
+federation.py   the clients with their data, also from your own arrays, files and datasets
+packed.py       several inputs of a sample in one tensor
 own/            your own files and functions
 client_arrays.py   one client's arrays, checked
 build.py        all of the above, from the sections of a config

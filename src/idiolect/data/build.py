@@ -55,6 +55,7 @@ def divide(pool: Pool, how: Split, seed: int, source: dict[str, Any] | None = No
         test=tuple(torch.from_numpy(s.test) for s in shares),
         classes=classes,
         task=pool.task,
+        form=pool.form,
         mean=mean,
         std=std,
         names=tuple(s.name for s in shares),
@@ -68,6 +69,8 @@ def _statistics(pool: Pool, train: Sequence[Rows]) -> tuple[tuple[float, ...], t
     x = pool.x[np.concatenate(train)].astype(np.float64)
     over = (0, *range(2, x.ndim))
     mean, std = x.mean(over), x.std(over)
+    plain = np.array(pool.form.quantities(len(mean)))  # codes of categories stay what they are
+    mean, std = np.where(plain, mean, 0.0), np.where(plain, std, 1.0)
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 

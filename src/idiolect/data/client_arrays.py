@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idiolect.core.task import CLASSIFICATION, LearningTask
 from idiolect.core.text import shortened
 from idiolect.data.labels import refuse_masked, told
 from idiolect.errors import UserError
@@ -31,13 +32,17 @@ def check_keys(i: int, client: Any) -> None:
 
 
 def pair(
-    i: int, part: str, client: Mapping[str, Any], has_classes: bool = True
+    i: int, part: str, client: Mapping[str, Any], task: LearningTask = CLASSIFICATION
 ) -> tuple[Tensor, Tensor]:
     """x and y of one part of one client, in the types that a Federation holds."""
     if f"x_{part}" not in client:
         return torch.empty(0, 1), torch.empty(0, dtype=torch.int64)
-    x, y = (_tensor(client[f"{v}_{part}"], f"client {i}: {v}_{part}") for v in "xy")
-    if not has_classes:
+    x, y = (as_tensor(client[f"{v}_{part}"], f"client {i}: {v}_{part}") for v in "xy")
+    whole = task.has_classes or task.per_step
+    if task.per_step:
+        if y.is_floating_point() or y.is_complex() or y.ndim != 2:
+            raise UserError(f"client {i}: y_{part} must be whole numbers of shape [M, steps]")
+    elif not task.has_classes:
         y = y[:, None] if y.ndim == 1 else y
         if y.is_complex() or y.ndim != 2:
             raise UserError(f"client {i}: y_{part} must be numbers of shape [M] or [M, outputs]")
@@ -50,10 +55,10 @@ def pair(
         raise UserError(f"client {i}: x_{part} has {len(x)} samples, y_{part} {len(y)} labels")
     if x.dtype != torch.uint8 and not x.is_floating_point():
         x = x.to(torch.int64)
-    return x, y.to(torch.int64 if has_classes else torch.float32)
+    return x, y.to(torch.int64 if whole else torch.float32)
 
 
-def _tensor(value: Any, what: str) -> Tensor:
+def as_tensor(value: Any, what: str) -> Tensor:
     """An array of numbers as a tensor of its own."""
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_quantized:
@@ -67,3 +72,19 @@ def _tensor(value: Any, what: str) -> Tensor:
     if array.dtype.kind not in "iufbc" or array.dtype.itemsize > 16 or array.dtype == np.longdouble:
         raise UserError(f"{what} must be numbers, got {told(array)}")
     return torch.as_tensor(np.array(array, dtype=array.dtype.newbyteorder("=")))
+
+
+def check_alike(
+    i: int, part: str, mine: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor] | None
+) -> None:
+    """Samples and targets of all clients have one form."""
+    if others is None or not len(mine[0]):
+        return
+    for name, own, other in zip("xy", mine, others, strict=True):
+        if own.shape[1:] != other.shape[1:] or own.dtype != other.dtype:
+            what = "samples" if name == "x" else "targets"
+            raise UserError(
+                f"client {i}: {name}_{part} holds {own.dtype} {what} of shape"
+                f" {list(own.shape[1:])}, others {other.dtype} of {list(other.shape[1:])};"
+                " bring all clients to one form"
+            )

@@ -1,19 +1,29 @@
 """Federation: the clients with their data."""
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core.task import CLASSIFICATION, LearningTask
-from idiolect.core.text import shortened
+from idiolect.core.form import PLAIN, Form
+from idiolect.core.task import CLASSIFICATION, IGNORED, LearningTask
 from idiolect.data.client_arrays import PARTS as PARTS
-from idiolect.data.client_arrays import check_keys, pair
+from idiolect.data.client_arrays import check_alike, check_keys, pair
+from idiolect.data.federation_values import (
+    by_blocks,
+    counted,
+    finite_rows,
+    listed,
+    per_channel,
+    row_numbers,
+    whole_number,
+)
 from idiolect.data.limits import LARGEST_CLASSES
+from idiolect.data.packed import checked_form, one_tensor
 from idiolect.errors import UserError
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -30,7 +40,7 @@ class Federation:
     """
 
     x: Tensor
-    y: Tensor  # [M], int64; without classes [M, classes], floating point: a target per output
+    y: Tensor  # [M], int64; by step [M, T]; without classes [M, classes], floating point
     train: tuple[Tensor, ...]  # of every client: row numbers
     val: tuple[Tensor, ...]  # empty: no client has a validation part
     test: tuple[Tensor, ...]
@@ -41,6 +51,7 @@ class Federation:
     unseen: tuple[int, ...] = ()  # clients that never take part in training
     info: dict[str, Any] = field(default_factory=dict)  # where the data comes from
     task: LearningTask = CLASSIFICATION
+    form: Form = PLAIN  # what the numbers of x mean, where shape and type do not say it
 
     def __post_init__(self) -> None:
         # The class is frozen: what has a short form is replaced by its full form here.
@@ -48,15 +59,19 @@ class Federation:
             object.__setattr__(self, name, value)
 
         for part in PARTS:
-            fill(part, _row_numbers(part, getattr(self, part)))
+            fill(part, row_numbers(part, getattr(self, part)))
         if not self.val:
             fill("val", tuple(torch.empty(0, dtype=torch.int64) for _ in self.train))
-        fill("names", _listed("names", self.names) or tuple(map(str, range(len(self.train)))))
-        fill("unseen", tuple(sorted(_whole("unseen", i) for i in _listed("unseen", self.unseen))))
-        fill("classes", _whole("classes", self.classes))
+        fill("names", listed("names", self.names) or tuple(map(str, range(len(self.train)))))
+        fill(
+            "unseen",
+            tuple(sorted(whole_number("unseen", i) for i in listed("unseen", self.unseen))),
+        )
+        fill("classes", whole_number("classes", self.classes))
         self._check_samples()
+        fill("form", checked_form(self.form, self.x, self.y.shape[1] if self.task.per_step else 0))
         for name in ("mean", "std"):
-            fill(name, _per_channel(name, getattr(self, name), self.shape[0]))
+            fill(name, per_channel(name, getattr(self, name), self.shape[0]))
         if self.std is not None and min(np.array(self.std, np.float32)) <= 0:
             raise UserError(f"std must be positive in every channel, got {self.std}")
         self._check_clients()
@@ -69,6 +84,11 @@ class Federation:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def plain_quantities(self) -> bool:
+        """Whether a sample is quantities of one input, without codes."""
+        return not self.form.fields and not any(self.form.codes)
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -111,7 +131,9 @@ class Federation:
             raise UserError(
                 f"x must be uint8, int64 or floating point, got {x.dtype}; convert it first"
             )
-        if not self.task.has_classes:
+        if self.task.per_step:
+            self._check_steps()
+        elif not self.task.has_classes:
             self._check_targets()
         elif y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise UserError(
@@ -121,6 +143,14 @@ class Federation:
         if not 1 <= self.classes <= LARGEST_CLASSES:
             allowed = f"at least 1 and at most {LARGEST_CLASSES}"
             raise UserError(f"classes must be {allowed}, got {self.classes}")
+
+    def _check_steps(self) -> None:
+        y = self.y
+        if y.dtype != torch.int64 or y.ndim != 2 or len(y) != len(self.x) or not y.shape[1]:
+            raise UserError(
+                f"y must be int64 of shape [{len(self.x)}, steps] for {self.task.name}, got"
+                f" {y.dtype} {list(y.shape)}"
+            )
 
     def _check_targets(self) -> None:
         wanted, got = [len(self.x), self.classes], list(self.y.shape)
@@ -150,10 +180,13 @@ class Federation:
             raise UserError(f"unseen must be different client ids below {n}, got {self.unseen}")
         if len(self.unseen) >= n:
             raise UserError(f"all {n} clients are unseen: none is left to train; lower unseen")
-        bad, large = ~_finite_rows(self.x), ~self._rows_within_reach()
-        bad_label = (self.y < 0) | (self.y >= self.classes)
-        if not self.task.has_classes:
-            bad_label = torch.zeros(len(self.y), dtype=torch.bool)
+        bad, large = ~finite_rows(self.x), ~self._rows_within_reach()
+        strange = (self.y < 0) | (self.y >= self.classes)
+        if self.task.per_step:
+            strange &= self.y != IGNORED
+        elif not self.task.has_classes:
+            strange = torch.zeros(len(self.y), dtype=torch.bool)
+        bad_label = strange.reshape(len(self.y), -1).any(1)
         for i in range(n):
             who = self._who(i)
             for part in PARTS:
@@ -172,7 +205,7 @@ class Federation:
                         " sees it; scale x, mean and std"
                     )
                 if bool(bad_label[rows].any()):
-                    label = int(self.y[rows][bad_label[rows]][0])
+                    label = int(self.y[rows][strange[rows]][0])
                     raise UserError(
                         f"{who}: label {label} in y_{part} is outside 0..{self.classes - 1};"
                         f" relabel or set classes"
@@ -185,7 +218,7 @@ class Federation:
             ends = torch.tensor([[0.0], [1.0]]) - torch.tensor(self.mean or (0.0,))
             sound = bool(torch.isfinite(ends / torch.tensor(self.std or (1.0,))).all())
             return torch.full((len(self.x),), sound)
-        return _by_blocks(len(self.x), lambda rows: torch.isfinite(self.inputs(rows)))
+        return by_blocks(len(self.x), lambda rows: torch.isfinite(self.inputs(rows)))
 
     def _check_not_empty(self, i: int, who: str) -> None:
         total = sum(len(getattr(self, part)[i]) for part in PARTS)
@@ -208,26 +241,24 @@ class Federation:
         names: Sequence[str] | None = None,
         unseen: Sequence[int] = (),
         task: LearningTask | str = CLASSIFICATION,
+        form: Form = PLAIN,
     ) -> "Federation":
         """A federation of your own data. Give one mapping per client with x_train, y_train, x_test
         and y_test, and with x_val and y_val if you have a validation part. Values are NumPy arrays
-        or tensors. Not given, `classes` is the largest label plus one. For a `task` other than
-        classification, y holds a number, or several, per sample."""
+        or tensors; x may be a dict or a tuple of arrays, as your network takes them. Not given,
+        `classes` is the largest label plus one. For a `task` other than classification, y holds a
+        number, or several, per sample; a class for every step in `next-token` and `sequence`."""
         task = LearningTask(task) if isinstance(task, str) else task
         xs: list[Tensor] = []
         ys: list[Tensor] = []
         parts: dict[str, list[Tensor]] = {part: [] for part in PARTS}
         start = 0
-        for i, client in enumerate(_listed("clients", clients)):
+        for i, client in enumerate(listed("clients", clients)):
             check_keys(i, client)
+            client, form = one_tensor(i, client, form)
             for part in PARTS:
-                x, y = pair(i, part, client, task.has_classes)
-                if len(x) and xs and (x.shape[1:] != xs[0].shape[1:] or x.dtype != xs[0].dtype):
-                    raise UserError(
-                        f"client {i}: x_{part} holds {x.dtype} samples of shape"
-                        f" {list(x.shape[1:])}, others {xs[0].dtype} of {list(xs[0].shape[1:])};"
-                        " bring all clients to one form"
-                    )
+                x, y = pair(i, part, client, task)
+                check_alike(i, part, (x, y), (xs[0], ys[0]) if xs else None)
                 if len(x):
                     xs.append(x)
                     ys.append(y)
@@ -242,78 +273,64 @@ class Federation:
             train=tuple(parts["train"]),
             val=tuple(parts["val"]),
             test=tuple(parts["test"]),
-            classes=_counted(y) if classes is None else classes,
+            classes=counted(y, task) if classes is None else classes,
             task=task,
+            form=form,
             mean=mean,  # type: ignore[arg-type]  # a number, too: it is for every channel
             std=std,  # type: ignore[arg-type]
-            names=tuple(map(str, _listed("names", names))) if names is not None else (),
+            names=tuple(map(str, listed("names", names))) if names is not None else (),
             unseen=unseen,  # type: ignore[arg-type]  # any list of whole numbers
             info={"source": {"name": "arrays"}},
         )
 
+    @classmethod
+    def from_datasets(
+        cls,
+        clients: Sequence[Any],
+        *,
+        test_share: float = 0.25,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Federation":
+        """PyTorch datasets, one per client, whose items are (x, y): one dataset, of which
+        `test_share` becomes the test part, or (train, test), or (train, val, test). The other
+        options are those of `from_arrays`."""
+        from idiolect.data.torch_datasets import arrays_of
 
-def _counted(y: Tensor) -> int:
-    """The largest label plus one; where samples have no class, the targets of one."""
-    if y.ndim > 1:
-        return y.shape[1]
-    if int(y.max()) >= LARGEST_CLASSES:
-        raise UserError(
-            f"label {int(y.max())} makes more than {LARGEST_CLASSES} classes; number them from 0"
-        )
-    return max(int(y.max()) + 1, 1)
+        made = [
+            arrays_of(i, one, test_share, seed) for i, one in enumerate(listed("clients", clients))
+        ]
+        return cls.from_arrays(made, **options)
 
+    @classmethod
+    def from_files(
+        cls,
+        path: str | Path,
+        *,
+        split: Mapping[str, Any] | str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Federation":
+        """Your own files, as `--data PATH` reads them; options are those of `data:`, such as
+        `client="site"`. Without a `split` the data must name clients."""
+        from idiolect.data.own.from_files import federation
 
-def _whole(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        got = shortened(repr(value), 60)
-        raise UserError(f"{name} must be a whole number, got {got}") from None
+        return federation(path, split, seed, options)
 
+    @classmethod
+    def from_hub(
+        cls,
+        repository: str,
+        *,
+        folder: str = "",
+        revision: str | None = None,
+        split: Mapping[str, Any] | str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Federation":
+        """A dataset of the Hugging Face hub with Parquet or CSV files (in `folder`, if there are
+        several), read as `from_files` does. What was fetched before is not fetched again."""
+        from idiolect.data.places import fetched
 
-def _per_channel(
-    name: str, value: Sequence[float] | float | None, channels: int
-) -> tuple[float, ...] | None:
-    """One value per channel; a single value is for every channel."""
-    if value is None:
-        return None
-    try:
-        values = np.atleast_1d(np.asarray(value, dtype=np.float64)).tolist()
-        if any(isinstance(one, list) for one in values):
-            raise ValueError
-    except (TypeError, ValueError, RuntimeError):
-        got = shortened(repr(value), 60)
-        raise UserError(f"{name} must be a number or one per channel, got {got}") from None
-    if len(values) not in (1, channels):
-        raise UserError(f"{name} has {len(values)} values but samples have {channels} channels")
-    if not np.isfinite(values).all():
-        raise UserError(f"{name} must be finite, got {tuple(values)}")
-    return tuple(values) * (channels if len(values) == 1 else 1)
-
-
-def _finite_rows(x: Tensor) -> Tensor:
-    """[M], whether a sample has neither NaN nor infinite values."""
-    if not x.is_floating_point():
-        return torch.ones(len(x), dtype=torch.bool)
-    return _by_blocks(len(x), lambda rows: torch.isfinite(x[rows]))
-
-
-def _by_blocks(rows: int, sound: Callable[[slice], Tensor]) -> Tensor:
-    """[M], whether all values of a sample are sound; in blocks, so that a memory-mapped x is not
-    doubled in memory."""
-    starts = range(0, rows, 8192)
-    blocks = [sound(slice(i, i + 8192)).flatten(1).all(1) for i in starts]
-    return torch.cat(blocks) if blocks else torch.ones(0, dtype=torch.bool)
-
-
-def _row_numbers(part: str, value: Any) -> tuple[Tensor, ...]:
-    try:
-        return tuple(torch.as_tensor(rows) for rows in value)
-    except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"{part} must be a list with the row numbers of every client") from None
-
-
-def _listed(name: str, value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise UserError(f"{name} must be a list, got {shortened(repr(value), 60)}")
-    return tuple(value)
+        where = fetched(repository, revision) / folder
+        return cls.from_files(where, split=split, seed=seed, **options)

@@ -25,10 +25,12 @@ def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
     if f"x{end}" not in found:
         raise UserError(f"{file} has no array x; save it with np.savez(file, x=…)")
     labelled = f"y{end}" in found
-    labels = found[f"y{end}"] if labelled else torch.zeros(len(found[f"x{end}"]), dtype=torch.int64)
+    nothing = federation.y.new_zeros(len(found[f"x{end}"]), *federation.y.shape[1:])
+    labels = found[f"y{end}"] if labelled else nothing
     with _told(file, 0):
-        x, y = pair(0, "test", {"x_test": found[f"x{end}"], "y_test": labels})
+        x, y = pair(0, "test", {"x_test": found[f"x{end}"], "y_test": labels}, federation.task)
         _check_form(federation, x, f"x{end}")
+        _check_targets(federation, y, f"y{end}")
         rows = torch.arange(len(x))
         given = replace(
             federation, x=x, y=y, train=(rows,), val=(), test=(rows,), names=(), unseen=()
@@ -44,10 +46,11 @@ def with_newcomer(federation: Federation, file: Path, name: str) -> Federation:
     number, arrays = federation.n_clients, read_npz(_existing(file), ARRAYS)
     with _told(file, number):
         check_keys(number, arrays)
-        parts = {part: pair(number, part, arrays) for part in PARTS}
-        for part, (x, _) in parts.items():
+        parts = {part: pair(number, part, arrays, federation.task) for part in PARTS}
+        for part, (x, y) in parts.items():
             if len(x):
                 _check_form(federation, x, f"x_{part}")
+                _check_targets(federation, y, f"y_{part}")
         return _joined(federation, parts, name)
 
 
@@ -82,6 +85,13 @@ def _check_form(federation: Federation, x: Tensor, what: str) -> None:
         )
     if len(x) == 0:
         raise UserError(f"{what} has no samples")
+
+
+def _check_targets(federation: Federation, y: Tensor, what: str) -> None:
+    wanted = list(federation.y.shape[1:])
+    if list(y.shape[1:]) != wanted:
+        got = list(y.shape[1:])
+        raise UserError(f"{what} holds targets of shape {got}, the run's are of {wanted}")
 
 
 def _existing(file: Path) -> Path:

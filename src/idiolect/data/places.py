@@ -29,6 +29,24 @@ def hub_installed() -> bool:
     return importlib.util.find_spec("huggingface_hub") is not None
 
 
+def fetched(repository: str, revision: str | None = None) -> Path:
+    """The folder of a dataset of the Hugging Face hub: from its own cache, or fetched."""
+    if not hub_installed():
+        raise UserError(f"from_hub needs huggingface_hub to fetch {repository}: idiolect[hub]")
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.parquet", "*.csv", "*.tsv"]
+    try:
+        return Path(
+            snapshot_download(
+                repository, repo_type="dataset", revision=revision, allow_patterns=wanted
+            )
+        )
+    except Exception as error:  # the hub raises many kinds, all of them end the same way
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UserError(f"from_hub: {repository} could not be fetched ({reason})") from error
+
+
 def download(name: str, repository: str) -> Path:
     """Download a dataset's parquet files from the Hugging Face hub; all of them or none."""
     from huggingface_hub import snapshot_download

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from idiolect.core import devices, record, tree
+from idiolect.core.augmentation import Change
+from idiolect.core.local import Loss
 from idiolect.core.net import Net
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
@@ -41,7 +43,7 @@ def takes_whole_numbers(module: nn.Module, x: Tensor) -> bool:
         try:
             where = next(module.parameters()).device
             deepcopy(module).eval()(x[:2].to(where))
-        except RuntimeError:
+        except (RuntimeError, ValueError, TypeError):
             return False
         except IndexError:
             raise UserError(
@@ -54,6 +56,8 @@ class Engine(ABC):
     """How K clients compute."""
 
     name: str
+    own_loss: Loss | None = None  # of the user, instead of the task's
+    augment: Change | None = None  # what training batches are changed by
     threads: ClientThreads | None = None  # where clients are computed one by one, side by side
 
     def __init__(
@@ -91,6 +95,29 @@ class Engine(ABC):
         meter = memory.CudaMeter if device.type == "cuda" else memory.Meter
         self.chunks = memory.Chunks(meter(device))
         self._largest_batch: float = EVAL_BATCH
+
+    def learn_by(self, loss: Loss | None, augment: Change | None) -> None:
+        """From now on clients train by the user's own loss, on batches that are changed."""
+        self.own_loss, self.augment = loss, augment
+        for net in self.nets:
+            net.own_loss = loss
+        if loss is not None:
+            self._try_loss(loss)
+
+    def _try_loss(self, loss: Loss) -> None:
+        """Own code may fail in every way: try it on two samples before the first round."""
+        name = getattr(loss, "__name__", "loss")
+        at = self.samples.on_device(self.samples.parts["train"][0][[0, 0]])
+        state = self.net.module.state_dict()
+        params = {n: state[n].detach().clone() for n in self.net.names}
+        try:
+            out = loss(self.net, params, self.samples.inputs(at), self.samples.y[at])
+        except Exception as error:
+            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise UserError(f"loss '{name}' failed: {told}; mend the function") from error
+        if getattr(out, "shape", None) != (2,):
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise UserError(f"loss '{name}' must give one value per sample, [2], got {got}")
 
     def run(
         self,
@@ -134,18 +161,34 @@ class Engine(ABC):
         correct, loss = self._no_scores(len(share)), torch.zeros(len(share))
         if any(sizes[k] for k in share):
             with by_itself():
-                own = [ids[k] for k in share]
-                correct, loss = self._evaluate_here(record.select(params, share), own, part)
+                own, models = [ids[k] for k in share], record.select(params, share)
+                correct, loss = self._evaluate_here(models, own, part)
+                if self.task.metric.whole is not None:
+                    correct = self._evaluate_whole(models, own, part)
         done = {"score": {"correct": correct.double(), "loss": loss.double()}}
         score = self.ranks.combine(done, sizes, CPU)["score"]
         return score["correct"], score["loss"]
 
     def _no_scores(self, clients: int) -> Tensor:
         """Sums of the metric before the first sample: `[K]`, or `[K, S]` where it has several."""
-        classes = self.samples.classes
-        y = torch.zeros((1, classes) if self.samples.y.ndim > 1 else 1, dtype=self.samples.y.dtype)
-        width = self.task.metric.statistics(torch.zeros(1, classes), y).shape[1]
+        classes, y = self.samples.classes, self.samples.y
+        steps = y.shape[1:] if self.task.per_step else ()
+        target = torch.zeros(1, *y.shape[1:], dtype=y.dtype)
+        width = self.task.metric.statistics(torch.zeros(1, *steps, classes), target).shape[1]
         return torch.zeros((clients, width) if width > 1 else clients)
+
+    @torch.no_grad()
+    def _evaluate_whole(self, params: Tree, ids: Sequence[int], part: Part) -> Tensor:
+        """`[K]`: a metric that needs all samples of a client at once, one client at a time."""
+        whole, found = self.task.metric.whole, []
+        assert whole is not None
+        for k, i in enumerate(ids):
+            w, outs, targets = tree.client(params, k), [], []
+            for at in self.samples.in_pieces(self.samples.parts[part][i], EVAL_BATCH):
+                outs.append(self.net(w, self.samples.inputs(at)).cpu())
+                targets.append(self.samples.y[at].cpu())
+            found.append(whole(torch.cat(outs), torch.cat(targets)) if outs else float("nan"))
+        return torch.tensor(found, dtype=torch.float64)
 
     @abstractmethod
     def groups(self, ids: Sequence[int]) -> Iterable[list[int]]:

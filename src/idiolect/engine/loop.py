@@ -33,11 +33,16 @@ class LoopLocal(SamplesLocal):
         memory = {n: v[0] for n, v in memory.items()}
         total, seen = torch.zeros((), device=self.device, dtype=self.dtype), 0
         with dropout_seed(how.purpose, self):
-            for batch in batches:
+            for number, batch in enumerate(batches):
                 at = batch.to(self.device)
+                changed = None
+                if self.augment is not None and goal.x is None:
+                    draw = self._draw(how.purpose, 0, number)
+                    changed = self.augment(self.samples.inputs(self.index[at]), draw)
                 for _ in range(how.repeat):
                     leaf = {n: w[n].requires_grad_(n in goal.moving) for n in w}
-                    value = _mean(self._values(goal, self.train_net, leaf, at), goal.coupled)
+                    out = self._values(goal, self.train_net, leaf, at, changed)
+                    value = _mean(out, goal.coupled)
                     wrt = [leaf[n] for n in goal.moving]
                     grads = torch.autograd.grad(value, wrt, allow_unused=True)
                     w = {n: v.detach() for n, v in w.items()}
@@ -95,10 +100,13 @@ class LoopLocal(SamplesLocal):
         rows, sizes = plan.table(self.y_host[0], *self.keys[0], self.round, start, merge)
         return [torch.tensor(r[:s]) for r, s in zip(rows, sizes, strict=True)]
 
-    def _values(self, goal: Objective, net: Net, w: Tree, at: Tensor) -> Tensor:
-        """What the loss returns for the client's samples `at`."""
-        given = self.index[at]
-        inputs = self.samples.inputs(given) if goal.x is None else goal.x.values[at]
+    def _values(
+        self, goal: Objective, net: Net, w: Tree, at: Tensor, changed: Tensor | None = None
+    ) -> Tensor:
+        """What the loss returns for the client's samples `at`, as they are or `changed`."""
+        given, inputs = self.index[at], changed
+        if inputs is None:
+            inputs = self.samples.inputs(given) if goal.x is None else goal.x.values[at]
         extra = (_mine(e, at) for e in goal.extra)
         return goal.loss(net, w, inputs, self.samples.y[given], *extra)
 
@@ -113,7 +121,9 @@ class LoopEngine(Engine):
 
     def local(self, ids: list[int], round: int, nets: Nets | None = None) -> LoopLocal:
         keys = [self.keys[i] for i in ids]
-        return LoopLocal(self.samples, *(nets or self.nets), round, ids, keys)
+        local = LoopLocal(self.samples, *(nets or self.nets), round, ids, keys)
+        local.augment = self.augment
+        return local
 
     @torch.no_grad()
     def _evaluate_here(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import devices, rng, tree
+from idiolect.core.augmentation import Change
 from idiolect.core.batches import BatchPlan
 from idiolect.core.local import Local
 from idiolect.core.net import Net
@@ -18,6 +19,8 @@ EVAL_BATCH = 512  # samples of a pass that is not training
 
 class SamplesLocal(Local):
     """A `Local` over `Samples`."""
+
+    augment: Change | None = None  # what training batches are changed by
 
     def __init__(
         self,
@@ -53,6 +56,11 @@ class SamplesLocal(Local):
             self._index = self.samples.on_device(self.index_host)
             self._index_version = self.samples.contents_version
         return self._index
+
+    def _draw(self, purpose: str, k: int, number: int) -> np.random.Generator:
+        """What changes the batch of client k in step `number` of this training by chance."""
+        seed, client = self.keys[k]
+        return rng.keyed(seed, f"augment/{purpose}", client, self.round, number)
 
     def class_mean(self, rows: Rows, **batches: Any) -> Tensor:
         means, index = [], self.index

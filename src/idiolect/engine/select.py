@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from idiolect.core import devices
+from idiolect.core.augmentation import Change
 from idiolect.core.clients import SHARE
+from idiolect.core.local import Loss
 from idiolect.core.method import cross_entropy
 from idiolect.core.net import Net, initial_tree
 from idiolect.core.storage import KEEP
@@ -21,6 +23,7 @@ from idiolect.engine.ranks import gpu_of_this_rank
 from idiolect.engine.stacked import StackedEngine
 from idiolect.errors import UserError, did_you_mean
 
+Learn = tuple[Loss | None, Change | None]  # the user's own loss, and changes of batches
 ENGINES: dict[str, type[Engine]] = {"loop": LoopEngine, "stacked": StackedEngine}
 # tf32: float32 values, of whose fraction a network's products on a GPU see the first 10 bits.
 # bf16: networks compute in bfloat16; their parameters, and what is done with them, are float32.
@@ -128,6 +131,7 @@ def pick_engine(
     device: torch.device,
     dtype: str,
     keep: str = "auto",
+    learn: Learn = (None, None),
 ) -> Engine:
     if name not in ENGINES:
         raise did_you_mean(name, ENGINES, "engine")
@@ -135,12 +139,14 @@ def pick_engine(
     given["products"] = products_dtype(dtype)
     given["away"] = _samples_stay_on_host(federation, device, keep)
     chosen = ENGINES[name](federation, model, **given)
+    chosen.learn_by(*learn)
     if name == "stacked" and (reason := _cannot_stack(chosen, model)):
         warnings.warn(
             f"the model cannot be stacked ({reason}); using the loop engine, which is slower",
             stacklevel=4,
         )
-        return LoopEngine(federation, model, **given)
+        chosen = LoopEngine(federation, model, **given)
+        chosen.learn_by(*learn)
     return chosen
 
 

@@ -56,7 +56,7 @@ class StackedEngine(Engine):
     def local(self, ids: list[int], round: int, nets: Nets | None = None) -> StackedLocal:
         keys = [self.keys[i] for i in ids]
         local = StackedLocal(self.samples, *(nets or self.nets), round, ids, keys)
-        local.captured_steps = self.captured_steps
+        local.captured_steps, local.augment = self.captured_steps, self.augment
         return local
 
     def _large_images(self) -> bool:

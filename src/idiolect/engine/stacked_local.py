@@ -5,7 +5,7 @@ on one another (BatchNorm, coupled losses that do not know filling): there clien
 exact size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from idiolect.core.tree import Tree
 from idiolect.engine.cuda_graphs import CapturedStep, CapturedSteps
 from idiolect.engine.descent import Descent
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal, dropout_seed
-from idiolect.engine.steps import Steps
+from idiolect.engine.steps import Step, Steps
 from idiolect.engine.train import (
     SampleSquaredNormStep,
     SgdStep,
@@ -58,7 +58,7 @@ class StackedLocal(SamplesLocal):
             else:
                 state.params = record.copied(params, steps.order)
                 state.memory = kind.memory(state.params) | state.memory
-                for step in steps:
+                for step in self._as_seen(steps, goal, how.purpose):
                     kind.step(step, state)
                 trained = record.select(state.params, steps.back)
         seen = how.repeat * steps.size.sum(0)
@@ -142,6 +142,26 @@ class StackedLocal(SamplesLocal):
         given = (tables, self.offsets, index, self.samples.y, self.dtype)
         return Steps(*given, exact=exact, mark_filling=coupled == "filled")
 
+    def _as_seen(self, steps: Steps, goal: Objective, purpose: str) -> Iterator[Step]:
+        """The steps of training, on batches that are changed if there is an augmentation."""
+        if self.augment is None or goal.x is not None:
+            yield from steps
+            return
+        clients = list(range(steps.clients)) if steps.order is None else steps.order.tolist()
+        for number in range(steps.count):
+            for step in steps.at_step(number):
+                inputs = self.samples.inputs(step.sample)
+                rows = (
+                    clients[step.who]
+                    if isinstance(step.who, slice)
+                    else [clients[row] for row in step.who.tolist()]
+                )
+                for row, (k, size) in enumerate(zip(rows, step.size.tolist(), strict=True)):
+                    real = slice(0, int(size))
+                    draw = self._draw(purpose, k, number)
+                    inputs[row, real] = self.augment(inputs[row, real], draw)
+                yield replace(step, inputs=inputs)
+
     def _wide(self, goal: Objective, net: Net) -> StackedLoss:
         return StackedLoss(goal.loss, net, self.samples, tuple(goal.moving), goal.coupled)
 
@@ -152,7 +172,10 @@ class StackedLocal(SamplesLocal):
 
     def _captured(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep | None:
         """The captured step to replay, where capturing pays."""
-        if self.samples.y.dtype != torch.int64:  # a captured step keeps labels, whole numbers
+        # A captured step keeps labels: one whole number per sample.
+        if self.samples.y.dtype != torch.int64 or self.samples.y.ndim > 1:
+            return None
+        if self.augment is not None and state.x is None:
             return None
         if self.captured_steps is None or not self.captured_steps.pays(steps, state):
             return None

@@ -30,6 +30,7 @@ class Step:
     weight: Tensor | None  # [k, B], rows sum to 1; None: the plain mean
     size: Tensor  # [k] real samples
     keep: Tensor | None = None  # [k] 1 for those who take the step, 0 for the rest; None: all do
+    inputs: Tensor | None = None  # [k, B, ...] the samples as they were changed; None: as they are
     loss_scale: Tensor | None = None  # [k] what a captured step multiplies each client's loss by
 
     def part_of(self, extra: Any) -> Any:

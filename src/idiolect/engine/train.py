@@ -68,7 +68,10 @@ class StackedLoss:
         self, params: Tree, step: Step, extra: tuple[Any, ...], x: Rows | None = None
     ) -> Tensor:
         """What the loss returns for every client in the step: `[k, B]`, coupled `[k]`."""
-        inputs = self.samples.inputs(step.sample) if x is None else x.values[step.at]
+        if step.inputs is not None:
+            inputs = step.inputs
+        else:
+            inputs = self.samples.inputs(step.sample) if x is None else x.values[step.at]
         given = (params, inputs, step.y, *(step.part_of(e) for e in extra))
         if len(step.y) == 1:  # one client needs no vmap
             return self.fn(self.net, *(record.only(g) for g in given)).unsqueeze(0)

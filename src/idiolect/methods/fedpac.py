@@ -44,6 +44,7 @@ class FedPAC(SgdMethod):
 
     name = "fedpac"
     needs_classes = True
+    fixed_loss = True
     paper = "Xu et al., Personalized FL with Feature Alignment and Classifier Coll."
     year = 2023
     personal_part = "the head (combined by the server)"

@@ -31,6 +31,10 @@ class FedPer(SgdMethod):
     personal_part = "the head"
     traffic = "2 base"
 
+    @property
+    def uses_classes(self) -> bool:
+        return self.head_init == "uniform"
+
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         return {"base": tree.drop(start, net.part(self.personal_layers))}
 

@@ -42,6 +42,7 @@ class FedProto(LocalOnly):
 
     name = "fedproto"
     needs_classes = True
+    fixed_loss = True
     paper = "Tan et al., FedProto: Federated Prototype Learning"
     year = 2022
     personal_part = "the whole model"

@@ -61,6 +61,7 @@ class FedRoD(FedAvg):
 
     name = "fedrod"
     needs_classes = True
+    fixed_loss = True
     paper = "Chen and Chao, On Bridging Generic and Personalized FL"
     year = 2022
     personal_part = "a second head"

@@ -58,6 +58,7 @@ class PFLEGO(Method):
 
     name = "pflego"
     needs_classes = True
+    fixed_loss = True
     paper = "Nikoloutsopoulos et al., Personalized FL with Exact SGD"
     year = 2022
     personal_part = "the head"

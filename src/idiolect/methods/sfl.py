@@ -61,6 +61,10 @@ class SFL(SgdMethod):
     personal_part = "the whole model (mixed by the server), BatchNorm statistics"
     traffic = "3"
 
+    @property
+    def uses_classes(self) -> bool:
+        return self.graph == "classes"
+
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weights = tree.pick(start, net.weights)
         return {"nodes": Table(weights), "world": weights}

@@ -109,3 +109,51 @@ def glorot(model: Network) -> Network:
             if module.bias is not None:
                 nn.init.normal_(module.bias, std=0.01)
     return model
+
+
+class Reader(nn.Module):
+    """A sequence of tokens (`values` of them; 0: of quantities) through a GRU: the features of
+    every step, or their mean over the steps that are no padding (token 0)."""
+
+    def __init__(self, values: int, given: int, hidden: int, padded: bool, per_step: bool) -> None:
+        super().__init__()
+        self.padded, self.per_step = padded, per_step
+        self.embedding = nn.Embedding(values, given) if values else None
+        self.gru = nn.GRU(given, hidden, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embedding is not None:
+            steps = self.embedding(x)
+        else:
+            steps = x if x.ndim == 3 else x.unsqueeze(-1)
+        h: Tensor = self.gru(steps)[0]
+        if self.per_step:
+            return h
+        if not self.padded:
+            return h.mean(1)
+        real = (x != 0).to(h.dtype).unsqueeze(-1)
+        return (h * real).sum(1) / real.sum(1).clamp_min(1)
+
+
+class Categories(nn.Module):
+    """A row of a table as features: categories embedded, from one table for all columns; then
+    quantities as they are. `codes`: values of each column, 0 for a quantity."""
+
+    first: Tensor  # where the values of each category begin in the table
+
+    def __init__(self, codes: tuple[int, ...], columns: int, width: int) -> None:
+        super().__init__()
+        codes = codes * columns if len(codes) == 1 else codes
+        self.coded = [k for k, count in enumerate(codes) if count]
+        self.plain = [k for k, count in enumerate(codes) if not count]
+        counts = torch.tensor([codes[k] for k in self.coded], dtype=torch.int64)
+        self.register_buffer("first", counts.cumsum(0) - counts, persistent=False)
+        self.embedding = nn.Embedding(int(counts.sum()), width) if self.coded else None
+        self.features = len(self.coded) * width + len(self.plain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain = x[..., self.plain]
+        if self.embedding is None:
+            return plain
+        looked_up = self.embedding(x[..., self.coded].to(torch.int64) + self.first).flatten(-2)
+        return torch.cat([looked_up, plain.to(looked_up.dtype)], -1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from idiolect.core import own_code
 from idiolect.core.fields import Checked, hyper
+from idiolect.core.form import PLAIN, Form
 from idiolect.core.net import logits_of
 from idiolect.errors import UserError
 from idiolect.models.adapters import adapted, parse
@@ -41,9 +42,11 @@ def build(
     classes: int,
     seed: int = 0,
     allow_code: Collection[str] = (),
+    form: Form = PLAIN,
 ) -> nn.Module:
     """Model of a config section: {"name": "mlp", "hidden": 32}, or {"name": "module:Class"}, which
     is loaded only if `allow_code` names it too: a section may come from a file of someone else.
+    `form` says what the numbers of a sample mean (`Federation.form`).
 
     The same seed gives the same weights, whatever was drawn before.
     """
@@ -55,12 +58,13 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if make_it is not None:
-            model = _own(make_it, section, shape, classes)
+            model = _own(make_it, section, shape, classes, form)
         else:
-            model = Model.from_section(section).network(shape, classes)
+            model = Model.from_section(section).built(shape, classes, form)
+        model = form.attached(model)
         if options.head:
             name_head(model, options.head)
-        check_fits(model, shape, classes, f"model '{name}'")
+        check_fits(model, shape, classes, f"model '{name}'", form)
     return adapted(model, options.adapt, seed) if options.adapt else model
 
 
@@ -79,12 +83,12 @@ def _divided(
     return own, ModelOptions(**{key: section[key] for key in common if key in section})
 
 
-def resolved(section: dict[str, Any], shape: Shape | None) -> dict[str, Any]:
+def resolved(section: dict[str, Any], shape: Shape | None, form: Form = PLAIN) -> dict[str, Any]:
     """The section with every option filled in; without a name, the default for this shape. While
     the shape is not known (own code makes the data), a section without a name stays as it is."""
     if shape is None and "name" not in section:
         return dict(section)
-    section = dict(section) if shape is None else {"name": default_model(shape), **section}
+    section = dict(section) if shape is None else {"name": default_model(shape, form), **section}
     if own_code.is_own(section["name"]):
         return {**section, "name": own_code.whole(section["name"])}
     own, options = _divided(section)
@@ -92,8 +96,10 @@ def resolved(section: dict[str, Any], shape: Shape | None) -> dict[str, Any]:
     return Model.from_section(own).resolved() | given
 
 
-def default_model(shape: Shape) -> str:
-    """Name of a model that suits samples of this shape."""
+def default_model(shape: Shape, form: Form = PLAIN) -> str:
+    """Name of a model that suits samples of this shape and form."""
+    if form.steps or form.padded:
+        return "gru"
     if len(shape) != 3:
         return "mlp"
     side = min(shape[1:])
@@ -107,22 +113,29 @@ def list_models() -> list[dict[str, Any]]:
 
 
 def _own(
-    make_it: type[nn.Module], section: dict[str, Any], shape: Shape, classes: int
+    make_it: type[nn.Module], section: dict[str, Any], shape: Shape, classes: int, form: Form
 ) -> nn.Module:
-    """Your own class, called with your options, and with `shape` and `classes` if it takes them."""
+    """Your own class, called with your options, and with `shape`, `classes`, `codes` and `steps`
+    if it takes them."""
     options = dict(section)
     name = options.pop("name")
     try:
         takes = inspect.signature(make_it).parameters
-        given = {"shape": shape, "classes": classes}
+        given = {"shape": shape, "classes": classes, "codes": form.codes, "steps": form.steps}
         return make_it(**{k: v for k, v in given.items() if k in takes}, **options)
     except (Exception, SystemExit) as error:
         raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
 
 
-def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the model") -> None:
+def check_fits(
+    model: nn.Module,
+    shape: Shape,
+    classes: int,
+    what: str = "the model",
+    form: Form = PLAIN,
+) -> None:
     """The model must take two samples, as floating point or as whole numbers (tokens), and give a
-    value for each class."""
+    value for each class; for each step, where every step has a class."""
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
     if wants_tokens(model, shape):
         dtype = torch.int64
@@ -142,10 +155,12 @@ def check_fits(model: nn.Module, shape: Shape, classes: int, what: str = "the mo
     finally:
         model.train(was_training)
     got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if got != [2, classes]:
+    steps = [form.steps] if form.steps else []
+    if got != [2, *steps, classes]:
+        each = f" for each of {form.steps} steps" if steps else ""
         raise UserError(
-            f"{what} gives {got} for 2 samples but the data has {classes} classes:"
-            f" it must give [2, {classes}], or a dict with these as 'logits'"
+            f"{what} gives {got} for 2 samples but the data has {classes} classes{each}:"
+            f" it must give {[2, *steps, classes]}, or a dict with these as 'logits'"
         )
     check_trains(model, shape, what)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from idiolect.core.form import Form
 from idiolect.core.registry import Named, Registry, declared, renamed
 from idiolect.core.signature import settings_of
 from idiolect.errors import UserError
@@ -36,6 +37,20 @@ class Model(Named):
     def network(self, shape: Shape, classes: int) -> nn.Module:
         """A new network for samples of this shape, with random weights."""
         raise NotImplementedError
+
+    def built(self, shape: Shape, classes: int, form: Form) -> nn.Module:
+        """The same where the network must know what the numbers of a sample mean."""
+        if form.steps:
+            raise UserError(
+                f"model '{self.name}' gives one output per sample and the data has a class for each"
+                " step; use model 'gru' or your own"
+            )
+        if form.fields:
+            raise UserError(
+                f"model '{self.name}' takes one input and the data has {len(form.fields)}; leave"
+                " data.form=plain, or use your own model"
+            )
+        return self.network(shape, classes)
 
 
 def _of_module(module: type[nn.Module], name: str, what: str) -> type[Model]:

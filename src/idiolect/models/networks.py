@@ -6,9 +6,13 @@ from typing import Literal
 from torch import nn
 
 from idiolect.core.fields import hyper
+from idiolect.core.form import EXACT, Form
+from idiolect.errors import UserError
 from idiolect.models.blocks import (
     BasicBlock,
+    Categories,
     Network,
+    Reader,
     SamePool,
     Shape,
     channels,
@@ -19,6 +23,8 @@ from idiolect.models.blocks import (
 )
 from idiolect.models.model import Model
 from idiolect.models.transformer import PatchEncoder
+
+LARGEST_VALUES = 1_000_000  # tokens or categories
 
 
 @dataclass(frozen=True)
@@ -221,3 +227,61 @@ class Linear(Model):
 
     def network(self, shape: Shape, classes: int) -> Network:
         return on_convs([], shape, classes)
+
+
+@dataclass(frozen=True)
+class Gru(Model):
+    """Sequences of tokens (embedded) or of quantities: a GRU; a class for every step, or one from
+    the mean over the steps that are no padding."""
+
+    width: int = hyper(16, "numbers that stand for a token", min=1)
+    hidden: int = hyper(64, "units of the GRU", min=1)
+
+    name = "gru"
+
+    def built(self, shape: Shape, classes: int, form: Form) -> nn.Module:
+        if form.fields or len(shape) > 2 or (len(form.codes) > 1 and any(form.codes)):
+            raise UserError(
+                f"model 'gru' needs sequences [T] or [T, D], got samples of shape {list(shape)};"
+                " tables with categories: model 'tabular'"
+            )
+        given = self.width if form.codes else shape[1] if len(shape) == 2 else 1
+        values = form.codes[0] if form.codes else 0
+        _check_values(values)
+        body = Reader(values, given, self.hidden, form.padded, bool(form.steps))
+        return Network(body, self.hidden, classes)
+
+
+@dataclass(frozen=True)
+class Tabular(Model):
+    """Tables: every category is embedded, quantities go beside; then fully connected."""
+
+    width: int = hyper(4, "numbers that stand for a category", min=1)
+    hidden: int = hyper(64, "units of the hidden layer", min=1)
+    layers: int = hyper(1, "hidden layers", min=1)
+
+    name = "tabular"
+
+    def built(self, shape: Shape, classes: int, form: Form) -> nn.Module:
+        if form.fields or form.steps or form.padded or len(shape) != 1:
+            raise UserError(
+                f"model 'tabular' needs a table, got samples of shape {list(shape)}; use 'gru' for"
+                " sequences"
+            )
+        _check_values(sum(form.codes))
+        columns = Categories(form.codes or (0,), shape[0], self.width)
+        layers: list[nn.Module] = [columns]
+        for given in [columns.features, *[self.hidden] * (self.layers - 1)]:
+            layers += [nn.Linear(given, self.hidden), nn.ReLU()]
+        model = Network(nn.Sequential(*layers), self.hidden, classes)
+        setattr(model, EXACT, bool(columns.coded))
+        return model
+
+
+def _check_values(count: int) -> None:
+    """An embedding has a row for every value."""
+    if count > LARGEST_VALUES:
+        raise UserError(
+            f"samples hold codes up to {count - 1}, and an embedding of {LARGEST_VALUES} values is"
+            " the largest; number them from 0, or use model 'mlp' for quantities"
+        )

@@ -29,9 +29,10 @@ def build(config: dict[str, Any], allow_code: Collection[str] = ()) -> Simulatio
     for line in splits.split(run.split, allow_code).without_effect():
         warnings.warn(line, stacklevel=2)
     federation = load_federation(config, allow_code)
-    section = {"name": models.default_model(federation.shape), **run.model}
-    model = models.build(section, federation.shape, federation.classes, run.seed, allow_code)
-    return prepare(method, federation, model, run)
+    shape, classes, form = federation.shape, federation.classes, federation.form
+    section = {"name": models.default_model(shape, form), **run.model}
+    model = models.build(section, shape, classes, run.seed, allow_code, form)
+    return prepare(method, federation, model, run, allow_code=allow_code)
 
 
 def builder(

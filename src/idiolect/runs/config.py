@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from idiolect.core.augmentation import own_words
 from idiolect.core.fields import Checked, flat, hints, hyper, make, members
 from idiolect.core.own_code import called, is_function, is_own, whole
 from idiolect.errors import UserError, did_you_mean
@@ -56,6 +57,7 @@ class RunConfig(SimulationOptions):
 
 SECTIONS = ("method", "data", "split", "model")
 CIRCUMSTANCES = ("keep", "log")  # no part of what a run is
+ADDED = ("measure", "stop_after", "loss", "augment")  # older configs do not have them
 SHORT_FORMS = {"participation": "participation.rate", "stragglers": "stragglers.count"}
 SETTINGS = tuple(RunConfig().as_dict())
 # Settings of methods that came later: at these values runs made before stay the same runs.
@@ -98,7 +100,7 @@ def resolve_layers(layers: Iterable[Mapping[str, Any]], allow_code: Collection[s
 def check(config: Config, file: Path, allow_code: Collection[str] = ()) -> None:
     """Refuse a resolved config that was damaged since it was written to `file`."""
     for key in SETTINGS:
-        if key not in config and key not in (*CIRCUMSTANCES, "stop_after"):  # older lack them
+        if key not in config and key not in (*CIRCUMSTANCES, *ADDED):
             raise UserError(f"{file} lacks '{key}'; put it back")
     if mistake := _mistake([config], allow_code):
         raise UserError(f"{file}: {mistake}")
@@ -189,6 +191,10 @@ def own_names(config: Mapping[str, Any]) -> dict[str, str]:
     data = config.get("data")
     if isinstance(data, Mapping) and is_own(data.get("metric")):
         named["data.metric"] = data["metric"]
+    if isinstance(loss := config.get("loss"), str):
+        named["loss"] = loss
+    for k, name in enumerate(own_words(config.get("augment"))):
+        named[f"augment {k + 1}" if k else "augment"] = name
     return named
 
 
@@ -210,7 +216,7 @@ def complete(config: Mapping[str, Any], allow_code: Collection[str] = ()) -> Con
     dataset = datasets.dataset(made["data"])
     made["data"] = dataset.resolved()
     made["split"] = splits.split(made["split"], allow_code).resolved()
-    made["model"] = models.resolved(made["model"], dataset.shape)
+    made["model"] = models.resolved(made["model"], dataset.shape, dataset.sample_form)
     plain: Config = json.loads(json.dumps(made))
     return plain
 
@@ -219,9 +225,9 @@ def digest(config: Config) -> str:
     """Identity of a run's settings; where clients were kept meanwhile, and who was shown the
     rounds, is no part of it."""
     what = {key: value for key, value in config.items() if key not in CIRCUMSTANCES}
-    for later in ("measure", "stop_after"):  # so that runs made before them stay the same
-        if not what.get(later):
-            what.pop(later, None)
+    for added in ADDED:  # so that runs made before them stay the same
+        if not what.get(added):
+            what.pop(added, None)
     if isinstance(what.get("method"), Mapping):
         method = what["method"].items()
         what["method"] = {k: v for k, v in method if k not in LATER or v != LATER[k]}

@@ -81,8 +81,8 @@ class _Kept:
 
 def _refuse_objects(chosen: Any, options: Mapping[str, Any]) -> None:
     """A run's settings are text: what it starts from must be a file."""
-    for name in ("init", "schedule"):
-        if getattr(chosen, name) is not None and not isinstance(getattr(chosen, name), Path):
+    for name in ("init", "schedule", "loss", "augment"):
+        if getattr(chosen, name) is not None and not isinstance(getattr(chosen, name), Path | str):
             raise UserError(f"{name}: give a file where a run is written (out=…), not an object")
     if options.get("clients_init"):
         raise UserError("clients_init: give init=FOLDER where a run is written (out=…)")

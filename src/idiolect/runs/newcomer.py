@@ -22,7 +22,8 @@ from idiolect.simulation.simulation import Simulation
 
 @dataclass(frozen=True)
 class Newcomer:
-    """The model of a client that never took part, and how far it is from those that did."""
+    """The model of a client that never took part, and how far it is from those that did. Accuracy
+    is the metric of the task, whatever that is."""
 
     client: int
     name: str
@@ -58,7 +59,7 @@ def adapt(run: TrainedRun, file: Path, name: str) -> tuple[TrainedRun, Newcomer]
     test = joined.federation.test[client]
     found = [joined.model(w, at, f"checkpoint of round {at}") for w in (delivered, trained)]
     before, after = (
-        predictions.accuracy(joined.module(one), joined.federation, test) for one in found
+        predictions.score(joined.module(one), joined.federation, test) for one in found
     )
     own = type(run.sim.method).adapt is not Method.adapt
     gives, model = ("delivered", found[0]) if own else ("trained", found[1])
@@ -78,6 +79,6 @@ def _participants(run: TrainedRun, round: int) -> float | None:
     rows = run.table().get(round)
     if rows is None:
         return None
-    values = rows["accuracy_before"][~rows["unseen"]]
+    values = rows[f"{run.federation.task.metric.name}_before"][~rows["unseen"]]
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else None

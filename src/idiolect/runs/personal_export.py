@@ -8,6 +8,7 @@ DIR/model.onnx         where it was asked for
 """
 
 import importlib.util
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from torch import nn
 import idiolect
 from idiolect import models
 from idiolect.core import files, tree
+from idiolect.core.form import PLAIN
 from idiolect.core.own_code import is_own
+from idiolect.core.task import metric_named
 from idiolect.core.text import one_line
 from idiolect.errors import UserError
+from idiolect.models.build import wants_tokens
 from idiolect.runs import predictions, run_files
 from idiolect.runs.config import digest
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
@@ -49,7 +53,7 @@ def describe(
     """What a personal model is. Its accuracy is that of the plain module with these weights."""
     fed, config = run.federation, run.config
     env = run_files.read_json(run.path / "env.json")
-    test = fed.test[client]
+    test, has_classes = fed.test[client], fed.task.has_classes
     return {
         "client": {
             "id": client,
@@ -57,9 +61,11 @@ def describe(
             "train": len(fed.train[client]),
             "validation": len(fed.val[client]),
             "test": len(test),
-            "classes": torch.unique(fed.y[fed.train[client]]).tolist(),
+            "classes": torch.unique(fed.y[fed.train[client]]).tolist() if has_classes else [],
         },
+        "task": fed.task.name,
         "classes": fed.classes,
+        "form": asdict(fed.form),
         "input": {
             "shape": list(fed.shape),
             "dtype": str(fed.x.dtype).removeprefix("torch."),
@@ -72,9 +78,9 @@ def describe(
         "parameters": sum(p.numel() for p in module.parameters()),
         "method": dict(config["method"]),
         "metric": {
-            "name": "accuracy",
+            "name": fed.task.metric.name,
             "on": "the client's own test samples",
-            "value": predictions.accuracy(module, fed, test),
+            "value": predictions.score(module, fed, test),
             "samples": len(test),
         },
         "round": model.round,
@@ -104,11 +110,13 @@ def _page(card: Card) -> str:
     who, metric, given = card["client"], card["metric"], card["input"]
     scale = " divided by 255" if given["divided_by"] == 255 else ""
     norm = f", less {given['mean']}, over {given['std']} per channel" if given["mean"] else ""
+    told = metric_named(metric["name"]).told(metric["value"])
+    own = f"; this client trained on {who['classes']}" if who["classes"] else f" ({card['task']})"
     sizes = f"{who['train']} training, {who['validation']} validation, {who['test']} test samples"
     lines = {
         "Client": f"{who['name']} (number {who['id']}): {sizes}",
-        "Accuracy": f"{100 * metric['value']:.1f} % on {metric['on']} ({metric['samples']})",
-        "Classes": f"{card['classes']}; this client trained on {who['classes']}",
+        metric["name"].capitalize(): f"{told} on {metric['on']} ({metric['samples']})",
+        "Classes": f"{card['classes']}{own}",
         "Input": f"{given['dtype']}{scale}{norm}, shape {given['shape']}",
         "Network": f"{_words(card['model'])}; {card['parameters']} parameters",
         "Method": f"{_words(card['method'])}; round {card['round']} of {card['rounds']}",
@@ -118,13 +126,16 @@ def _page(card: Card) -> str:
     }
     about = "".join(f"- **{name}**: {one_line(text)}\n" for name, text in lines.items())
     permission = ", allow_code=[card['model']['name']]" if is_own(card["model"]["name"]) else ""
+    plain = card["form"] == asdict(PLAIN)
+    permission += "" if plain else ", form=Form.read(card['form'])"
+    more = "" if plain else "\nfrom idiolect.core.form import Form"
     return f"""# Personal model of client {one_line(who["name"])}
 
 {about}
 ```python
 import json
 from safetensors.torch import load_file
-from idiolect import models
+from idiolect import models{more}
 
 card = json.load(open("card.json"))
 module = models.build(card["model"], card["input"]["shape"], card["classes"]{permission})
@@ -148,7 +159,8 @@ def _check_onnx() -> None:
 
 
 def _write_onnx(module: nn.Module, shape: tuple[int, ...], path: Path) -> None:
-    like = torch.zeros(2, *shape, dtype=next(p.dtype for p in module.parameters()))
+    dtype = next(p.dtype for p in module.parameters())
+    like = torch.zeros(2, *shape, dtype=torch.int64 if wants_tokens(module, shape) else dtype)
     batch = torch.export.Dim("batch")
     with files.replacing(path) as draft:
         program = torch.onnx.export(module, (like,), dynamo=True, dynamic_shapes=({0: batch},))

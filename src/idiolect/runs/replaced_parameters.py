@@ -28,7 +28,8 @@ def replacement_of_run(
     if not files:
         raise UserError(f"{run} has no models/{export}; run it with --save-models {export}")
     federation = load_federation(config)
-    section = {"name": models.default_model(federation.shape), **config["model"]}
-    net = models.build(section, federation.shape, federation.classes, config["seed"])
+    shape, classes, form = federation.shape, federation.classes, federation.form
+    section = {"name": models.default_model(shape, form), **config["model"]}
+    net = models.build(section, shape, classes, config["seed"], form=form)
     states = [read_weights(file) for file in files]
     return replacement(federation, net, states, share=share, by=by, seed=config["seed"])

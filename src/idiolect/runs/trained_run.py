@@ -71,9 +71,8 @@ class TrainedRun:
         """The same run with other clients besides its own."""
         other = copy(self)
         run = make(RunConfig, self._here, "a run")
-        other.sim = prepare(
-            methods.build(run.method, self._allowed), federation, self.module(), run
-        )
+        method, allowed = methods.build(run.method, self._allowed), self._allowed
+        other.sim = prepare(method, federation, self.module(), run, allow_code=allowed)
         return other
 
     @property
@@ -84,7 +83,9 @@ class TrainedRun:
     @property
     def network(self) -> dict[str, Any]:
         """The section of the config that names the network."""
-        return {"name": models.default_model(self.federation.shape), **self.config["model"]}
+        federation = self.federation
+        default = models.default_model(federation.shape, federation.form)
+        return {"name": default, **self.config["model"]}
 
     def client(self, who: str) -> int:
         """A client's number, from its name or its number."""
@@ -101,9 +102,9 @@ class TrainedRun:
     def module(self, model: PersonalModel | None = None) -> nn.Module:
         """The plain module: with these weights, ready to predict, or as training starts from it
         (with its adapters, if it has any)."""
-        shape, classes, seed = self.federation.shape, self.federation.classes, self.config["seed"]
+        fed, seed = self.federation, self.config["seed"]
         network = self.network if model is None else models.plain(self.network)
-        module = models.build(network, shape, classes, seed, self._allowed)
+        module = models.build(network, fed.shape, fed.classes, seed, self._allowed, fed.form)
         if model is not None:
             floats = [v.dtype for v in model.weights.values() if v.is_floating_point()]
             module.to(floats[0]).load_state_dict(model.merged)
@@ -142,8 +143,10 @@ class TrainedRun:
             ) from None
         return saved.round
 
-    def accuracy(self, client: int, round: int, column: str = "accuracy_before") -> float | None:
-        """What the run reports for a client in a round; None where nothing was tested."""
+    def accuracy(self, client: int, round: int, column: str = "") -> float | None:
+        """What the run reports for a client in a round, `column` or the task's metric of what it
+        predicts with; None where nothing was tested."""
+        column = column or f"{self.federation.task.metric.name}_before"
         rows = self.table().get(round, {})
         if column not in rows:
             return None

@@ -72,7 +72,7 @@ class WorkCounter:
         self._engine = LoopEngine(federation, module, seed=seed, device=device, dtype=dtype)
         self._seen = 0  # samples that went into the network
         for net in self._engine.nets:
-            net.module.register_forward_pre_hook(self._note)
+            net.module.register_forward_pre_hook(self._note, prepend=True)  # before inputs part
 
     def _note(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._seen += len(inputs[0])

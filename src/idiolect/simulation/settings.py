@@ -5,10 +5,12 @@ Each is declared here once. A run's config (runs/config.py) adds data, split and
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from idiolect.core import augmentation, own_code
 from idiolect.core.fields import Checked, hyper
 from idiolect.errors import UserError, did_you_mean
 from idiolect.simulation.measures import Measures
@@ -54,6 +56,12 @@ class SimulationOptions(Checked):
         Measures(), "measured besides, at a cost: train, fisher, guidance, flops, gradients"
     )
     protocol: ProtocolName = hyper("default", "whose number summary.json quotes")
+    loss: Callable | str | None = hyper(
+        None, "your own loss(net, params, x, y): file.py:function; not set: the task's"
+    )
+    augment: Callable | str | None = hyper(
+        None, "changes of training batches: flip, crop, noise or file.py:function, by commas"
+    )
     init: Path | dict[str, Any] | None = hyper(
         None, "starting weights: a safetensors file, or a folder as exported"
     )
@@ -67,6 +75,12 @@ class SimulationOptions(Checked):
         super().__post_init__()
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise did_you_mean(self.device, ("auto", "cpu", "cuda"), "device")
+        if isinstance(self.augment, str):
+            object.__setattr__(self, "augment", augmentation.written(self.augment))
+        if isinstance(self.loss, str):
+            if not own_code.is_function(self.loss):
+                raise UserError(f"loss '{self.loss}' must be file.py:function or module:function")
+            object.__setattr__(self, "loss", own_code.whole(self.loss))
         for name in ("schedule", "init"):
             value = getattr(self, name)
             if isinstance(value, Path):

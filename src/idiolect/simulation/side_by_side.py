@@ -51,7 +51,7 @@ class Sweep:
     def engine(self) -> Engine:
         """Of all clients of all simulations."""
         first = self.simulations[0]
-        return type(first.engine)(
+        made = type(first.engine)(
             _merged([one.federation for one in self.simulations]),
             first.engine.net.module,
             seed=first.seed,
@@ -61,6 +61,8 @@ class Sweep:
             away=isinstance(first.engine.samples, SampleWindow),
             products=first.engine.products,
         )
+        made.learn_by(first.engine.own_loss, first.engine.augment)
+        return made
 
     @staticmethod
     def kind(simulation: Simulation) -> Any:
@@ -76,8 +78,11 @@ class Sweep:
         alone = simulation.engine.name != "stacked"
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
         when = (simulation.round, simulation.rounds, simulation.eval_every)
-        data = (federation.x.dtype, federation.mean, federation.std, simulation.device)
-        how = (simulation.engine.products, federation.task, id(simulation) if alone else None)
+        norm = (federation.mean, federation.std, federation.form)
+        data = (federation.x.dtype, *norm, simulation.device)
+        engine = simulation.engine
+        learns = (federation.task, engine.own_loss, engine.augment)
+        how = (engine.products, *learns, id(simulation) if alone else None)
         base = _frozen_values(simulation.frozen_part())
         return (type(method), *fixed, *shapes, *when, *data, *how, base)
 

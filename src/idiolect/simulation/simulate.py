@@ -1,7 +1,7 @@
 """A simulation from Python: your data, your module, everything it produced in one object."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from idiolect import methods
-from idiolect.core import shown
+from idiolect.core import augmentation, own_code, shown
 from idiolect.core.method import Method
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
@@ -87,6 +87,8 @@ def simulate(
     stop_after: int = 0,
     measure: Measures | str | Sequence[str] = (),
     protocol: ProtocolName = "default",
+    loss: Callable[..., Tensor] | None = None,
+    augment: Callable[..., Tensor] | str | None = None,
     init: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     save_models: Literal["every", "last", "best"] | None = "last",
     clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
@@ -131,12 +133,14 @@ def prepare(
     model: nn.Module,
     options: SimulationOptions,
     clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
+    allow_code: Collection[str] = (),
 ) -> Simulation:
-    """The simulation that these options describe: files are read, and settings that change nothing
-    are warned of. `simulate()` and the command line both come here."""
+    """The simulation that these options describe: files are read, own code that `allow_code` names
+    is loaded, settings that change nothing are warned of. `simulate()` and the command line both
+    come here."""
     for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
-    if method.needs_classes and not federation.task.has_classes:
+    if method.uses_classes and not federation.task.has_classes:
         raise UserError(
             f"{method.name} needs samples with one class each; for {federation.task.name} choose"
             " another method, such as fedavg, fedper or ditto"
@@ -150,6 +154,17 @@ def prepare(
         for weights in clients_init.values() or (init,):
             check_complete(weights, model.state_dict(), source)
     check_clients(clients_init or (), federation.n_clients, source)
+    augmentation.check_fits(options.augment, federation.shape, federation.plain_quantities)
+    loss, augment = options.loss, options.augment
+    if loss is not None and method.has_fixed_loss:
+        raise UserError(
+            f"{method.name} trains by the loss of its paper, which loss does not replace; leave it"
+            " out, or choose another method, such as fedavg, fedper or ditto"
+        )
+    if isinstance(loss, str):
+        loss = own_code.load_function(loss, "loss", allow_code)
+    if isinstance(augment, str):
+        augment = augmentation.loaded(augment, allow_code)
     return Simulation(
         method,
         federation,
@@ -168,6 +183,7 @@ def prepare(
         eval_every=options.eval_every,
         measure=options.measure,
         keep=options.keep,
+        learn=(loss, augment),
     )
 
 

@@ -54,6 +54,7 @@ class Simulation:
         eval_every: int = 1,
         measure: Measures | None = None,
         keep: Keep = "auto",
+        learn: select.Learn = (None, None),
     ):
         if rounds < 1:
             raise UserError(f"rounds must be at least 1, not {rounds}")
@@ -65,10 +66,12 @@ class Simulation:
         self.device = select.pick_device(device)
         self.dtype = select.compute_dtype(dtype)
         select.allow_tf32(dtype, self.device)
-        models.check_fits(model, federation.shape, federation.classes)
+        model = federation.form.attached(model)
+        models.check_fits(model, federation.shape, federation.classes, form=federation.form)
         select.check_batch_norm(model, federation, getattr(method, "batch_size", None))
         model = select.with_frozen_weights(model, init)
-        self.engine = select.pick_engine(engine, federation, model, seed, self.device, dtype, keep)
+        how = (seed, self.device, dtype, keep, learn)
+        self.engine = select.pick_engine(engine, federation, model, *how)
         self._module_state = server_state.module_values(model)
         net = self.engine.net
         given = select.with_given_weights(net, initial_tree(model, net, self.dtype), init)
@@ -80,11 +83,10 @@ class Simulation:
         sizes = {i: len(federation.train[i]) for i in federation.seen}
         self.turns = self._schedule(schedule, participation, stragglers, clock, list(sizes))
         self._has_stragglers = schedules.has_stragglers(self.turns)
-        begin = self.start_tree
-        self.server = server_state.new_server(method, net, begin, list(sizes), sizes)
+        self.server = server_state.new_server(method, net, self.start_tree, list(sizes), sizes)
         if schedule is None and not stragglers and clock is None:
             self.server.expected = Participation.of(participation).expected(len(sizes))
-        self.mine = Table(partial(first_state, method, self.engine, begin, own))
+        self.mine = Table(partial(first_state, method, self.engine, self.start_tree, own))
         self.kept = KeptOptimizers(self.device, keep, federation.n_clients)
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)

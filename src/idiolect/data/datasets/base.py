@@ -8,6 +8,7 @@ import numpy as np
 
 from idiolect.core import rng
 from idiolect.core.fields import hyper
+from idiolect.core.form import PLAIN, Form
 from idiolect.core.registry import Named, Registry
 from idiolect.core.text import reason
 from idiolect.data import places
@@ -58,6 +59,7 @@ class Dataset(Named):
 
     names_clients: ClassVar[bool] = False  # whether samples come by client unless told otherwise
     task: ClassVar[str] = "classification"
+    sample_form: ClassVar[Form] = PLAIN
     stamp: ClassVar[str] = ""  # changes when the data does, within a process
 
     @property

@@ -1,15 +1,26 @@
 """Columns of the user's own as numbers: categories become codes in the order of their names."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from idiolect.core.form import PLAIN, Form
+from idiolect.core.task import IGNORED
 from idiolect.core.text import shortened
+from idiolect.data.cache import Columns
 from idiolect.data.labels import refuse_masked, told
 from idiolect.errors import UserError
 
 Coded = tuple[NDArray[np.int64], tuple[str, ...]]
+
+
+class Read(NamedTuple):
+    """What a file of the user's own holds."""
+
+    columns: Columns  # x and y and, if there are, client and part
+    form: Form = PLAIN  # what the numbers of x mean
+    tokens: tuple[str, ...] = ()  # the names of tokens that are to be predicted
 
 
 def codes(values: Any, what: str) -> Coded:
@@ -26,6 +37,27 @@ def codes(values: Any, what: str) -> Coded:
         raise UserError(f"{what} must hold numbers or words, got {told(array)}")
     names, number = np.unique(array, return_inverse=True)
     return number.astype(np.int64).reshape(-1), tuple(str(name) for name in names)
+
+
+def step_codes(values: Any, what: str) -> Coded:
+    """A class for every step, [M, T]; words become codes, and a step that does not count is -100
+    (words: empty)."""
+    array = np.asanyarray(values)
+    refuse_masked(array, what)
+    if array.ndim != 2 or not array.shape[1]:
+        raise UserError(f"{what} must be [M, steps], a class for every step of a sample")
+    if array.dtype.kind in "US":
+        names, number = np.unique(array, return_inverse=True)
+        number = number.reshape(array.shape).astype(np.int64)
+        if names[0] == "":
+            return np.where(number == 0, IGNORED, number - 1), tuple(map(str, names[1:]))
+        return number, tuple(map(str, names))
+    if array.dtype.kind not in "iub":
+        raise UserError(f"{what} must hold whole numbers or words, got {told(array)}")
+    found = array.astype(np.int64)
+    if bool(((found < 0) & (found != IGNORED)).any()):
+        raise UserError(f"{what} has negative classes; a step that does not count is {IGNORED}")
+    return found, ()
 
 
 def names_of(values: Any, what: str) -> NDArray[Any]:

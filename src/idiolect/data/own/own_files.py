@@ -1,7 +1,7 @@
 """Files and folders of the user's own as a pool: a table, images in folders, or arrays."""
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idiolect.core.fields import Checked, hyper, make, plain
+from idiolect.core.form import Form
 from idiolect.core.own_code import is_own, whole
 from idiolect.core.task import LearningTask
 from idiolect.data.cache import Columns
-from idiolect.data.own.columns import codes, names_of, targets
+from idiolect.data.own.columns import Read, codes, names_of, step_codes, targets
 from idiolect.data.own.source import OwnSource
 from idiolect.data.pool import TEST, TRAIN, Pool
 from idiolect.errors import UserError
@@ -33,13 +34,28 @@ class OwnFiles(Checked, OwnSource):
     )
     input: tuple[str, ...] | str | None = hyper(None, "columns of the input; not set: all others")
     part: str | None = hyper(None, "column that says train or test; not set: 'part' if there")
+    categories: tuple[str, ...] | str | None = hyper(
+        None, "input columns of numbers that are categories; words always are"
+    )
+    tokens: Literal["chars", "words"] | None = hyper(
+        None, "input columns of words become sequences of characters or of words"
+    )
+    vocabulary: int = hyper(10_000, "tokens that are kept, the most frequent", min=1)
+    length: int | None = hyper(
+        None, "length of sequences: longer are cut, shorter filled up; not set: the longest", min=1
+    )
+    form: Literal["plain", "dict", "tuple"] = hyper(
+        "plain", "inputs side by side, or apart for your own network: by name, or in order"
+    )
     size: tuple[int, int] | None = hyper(
         None, "[height, width] to bring images to; not set: as they are", min=1, max=4096
     )
     standardize: bool = hyper(False, "quantities to mean 0 and deviation 1 of training rows")
 
-    task: Literal["classification", "multilabel", "regression"] = hyper(
-        "classification", "what the label is: a class, several that apply (0 or 1), or a quantity"
+    task: Literal["classification", "multilabel", "regression", "next-token", "sequence"] = hyper(
+        "classification",
+        "what the label is: a class, several that apply (0 or 1), a quantity, the next token of the"
+        " input, or a class for every step of it",
     )
     metric: str | None = hyper(
         None, "what clients are judged by, or file.py:function; not set: the first of the task"
@@ -75,6 +91,13 @@ class OwnFiles(Checked, OwnSource):
         return tuple(self.load().x.shape[1:])
 
     @property
+    def sample_form(self) -> Form:
+        """What the numbers of a sample mean; the files are read for it."""
+        pool = self.load()
+        steps = pool.y.shape[1] if pool.task.per_step else 0
+        return replace(pool.form, steps=steps)
+
+    @property
     def names_clients(self) -> bool:
         """Whether the data itself says whose a sample is."""
         return self.load().group is not None
@@ -95,15 +118,21 @@ class OwnFiles(Checked, OwnSource):
         """Every sample, read once per process as long as the files stay the same."""
         return _pool(self, self.stamp)
 
-    def read(self) -> Columns:
-        """x and y, and if there are: client, part."""
+    def read(self) -> Read:
+        """x and y, and if there are: client, part; what the numbers of x mean."""
         from idiolect.data.own import array_files, image_folders, table_files
 
         path = Path(self.name)
-        if path.suffix.lower() == ".npz":
+        arrays = path.suffix.lower() == ".npz"
+        images = path.is_dir() and bool(image_folders.found(path))
+        if (arrays or images) and (self.tokens or self.categories):
+            raise UserError(f"data '{path}': data.tokens and data.categories are for tables")
+        if images and self.form != "plain":
+            raise UserError(f"data '{path}': images in folders are one input; leave data.form out")
+        if arrays:
             return array_files.read(path, self)
-        if path.is_dir() and image_folders.found(path):
-            return image_folders.read(path, self.size)
+        if images:
+            return Read(image_folders.read(path, self.size))
         return table_files.read(table_files.files_of(path), self)
 
 
@@ -121,16 +150,12 @@ def own_files(section: dict[str, Any]) -> OwnFiles:
 
 @lru_cache(maxsize=2)
 def _pool(own: OwnFiles, stamp: str) -> Pool:
-    columns = own.read()
+    columns, form, words = own.read()
     what = f"data '{own.name}'"
     if not len(columns["y"]):
         raise UserError(f"{what} has no samples")
     task = LearningTask(own.task, own.metric or "")
-    y: NDArray[Any]
-    if task.has_classes:
-        y, names = codes(columns["y"], f"{what}: the label")
-    else:
-        y, names = targets(columns["y"], f"{what}: the label"), own.labels
+    y, names, classes = _labels(columns["y"], task, words, own)
     group, group_names = None, None
     if "client" in columns:
         group, group_names = codes(names_of(columns["client"], f"{what}: the client"), what)
@@ -142,14 +167,30 @@ def _pool(own: OwnFiles, stamp: str) -> Pool:
         x=columns["x"],
         y=y,
         part=part,
-        classes=len(names) if task.has_classes else y.shape[1],
+        classes=classes,
         task=task,
+        form=form,
         group=group,
         group_names=group_names or (),
         where=own.name,
         standardize=own.standardize,
         class_names=names,
     )
+
+
+def _labels(
+    given: NDArray[Any], task: LearningTask, words: tuple[str, ...], own: OwnFiles
+) -> tuple[NDArray[Any], tuple[str, ...], int]:
+    """The labels as a Federation holds them, their names, and how many outputs a network needs."""
+    what = f"data '{own.name}': the label"
+    if task.has_classes:
+        y, names = codes(given, what)
+        return y, names, len(names)
+    if task.per_step:
+        y, names = step_codes(given, what)
+        return y, words or names, len(words) or max(int(y.max()) + 1, 1)
+    quantities = targets(given, what)
+    return quantities, own.labels, quantities.shape[1]
 
 
 def _parts(columns: Columns, rows: int, what: str) -> np.ndarray:

@@ -2,15 +2,17 @@
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from idiolect.core.task import IGNORED
 from idiolect.core.text import reason, shortened
 from idiolect.data import decode
 from idiolect.data.cache import Columns
 from idiolect.data.limits import check_size
-from idiolect.data.own.columns import codes, numbers, pick
+from idiolect.data.own.columns import Read, pick
+from idiolect.data.own.table_inputs import TableInputs, cells_of, lists
 from idiolect.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from idiolect.data.own.own_files import OwnFiles
 
 LABELS = ("label", "y", "target", "class")
-IMAGES = ("image", "img")
 
 
 def files_of(path: Path) -> dict[str, list[Path]]:
@@ -42,7 +43,7 @@ def files_of(path: Path) -> dict[str, list[Path]]:
     raise UserError(f"data '{path}' holds neither images in folders nor parquet or csv files")
 
 
-def read(files: dict[str, list[Path]], own: "OwnFiles") -> Columns:
+def read(files: dict[str, list[Path]], own: "OwnFiles") -> Read:
     """x, y and, if there are, client and part."""
     import pyarrow as pa
 
@@ -59,8 +60,11 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Columns:
     known = table.column_names
     if len(set(known)) != len(known):
         raise UserError(f"{what} has two columns of one name; rename one")
+    unlabelled = own.task == "next-token" and not own.labels  # its label is the input
     labels = [pick(name, LABELS, known, what) for name in own.labels or (None,)]
-    if labels[0] is None:
+    if unlabelled:
+        labels = []
+    elif labels[0] is None:
         raise UserError(
             f"{what} has no column {' or '.join(LABELS)}; name it with --set data.label=COLUMN; its"
             f" columns: {shortened(', '.join(known), 200)}"
@@ -69,12 +73,11 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Columns:
         pick(own.client, ("client",), known, what),
         pick(own.part, ("part",), known, what),
     )
-    cells = [_cells(table, str(name), what) for name in labels]
-    found: Columns = {"y": cells[0] if len(cells) == 1 else np.stack(cells, 1)}
+    found: Columns = {} if unlabelled else {"y": _label(table, labels, own, what)}
     if client is not None:
-        found["client"] = _cells(table, client, what)
+        found["client"] = cells_of(table, client, what)
     if part is not None and not set(files) & {"train", "test"}:
-        found["part"] = _cells(table, part, what)
+        found["part"] = cells_of(table, part, what)
     elif set(files) & {"train", "test"}:
         found["part"] = np.repeat(list(named), [len(one) for one in named.values()])
     taken = {*labels, client, part}
@@ -85,8 +88,21 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Columns:
         pick(name, (), known, what)
         if name in taken:
             raise UserError(f"{what}: column '{name}' cannot be an input too; see data.input")
-    found["x"] = _inputs(table, inputs, own, what)
-    return found
+    given = TableInputs(table, inputs, own, what)
+    if unlabelled:
+        x, found["y"], rows = given.next_tokens()
+        for name in found.keys() & {"client", "part"}:
+            found[name] = found[name][rows]
+        return Read({"x": x, **found}, given.form, given.tokens)
+    return Read({"x": given.array(), **found}, given.form)
+
+
+def _label(table: "pa.Table", labels: list[str | None], own: "OwnFiles", what: str) -> np.ndarray:
+    """One column, or several side by side; a list in every cell where every step has a class."""
+    if own.task == "sequence" and len(labels) == 1:
+        return lists(table[labels[0]], own.length, IGNORED, f"{what}: column {labels[0]}")
+    cells = [cells_of(table, str(name), what) for name in labels]
+    return cells[0] if len(cells) == 1 else np.stack(cells, 1)
 
 
 def _table(files: list[Path], own: "OwnFiles") -> "pa.Table":
@@ -121,45 +137,3 @@ def _read(file: Path, own: "OwnFiles") -> "pa.Table":
     )
     check_size(table.nbytes, file)
     return table
-
-
-def _cells(table: "pa.Table", name: str, what: str) -> np.ndarray:
-    return decode.values(table[name], f"{what}: column {shortened(name, 40)}")
-
-
-def _inputs(table: "pa.Table", names: tuple[str, ...], own: "OwnFiles", what: str) -> np.ndarray:
-    """One column of images or of lists as it is; plain columns side by side."""
-    import pyarrow as pa
-
-    if len(names) == 1:
-        kind = table[names[0]].type
-        if names[0] in IMAGES or pa.types.is_struct(kind) or pa.types.is_binary(kind):
-            from idiolect.data.own.image_folders import as_array
-
-            folder = Path(own.name) if Path(own.name).is_dir() else Path(own.name).parent
-            return as_array(decode.encoded(table[names[0]], folder, what), own.size, what)
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            return _lists(table[names[0]], f"{what}: column {shortened(names[0], 40)}")
-    check_size(4 * len(table) * len(names), what)
-    found = [_plain(_cells(table, name, what), f"{what}: column {name}") for name in names]
-    whole = all(one.dtype == np.int64 for one in found) and not own.standardize
-    return np.stack([one if whole else one.astype(np.float32) for one in found], axis=1)
-
-
-def _plain(cells: np.ndarray, what: str) -> np.ndarray:
-    """Whole numbers and codes of categories as int64, quantities as float32."""
-    if cells.dtype.kind in "OUSb":
-        return codes(cells, what)[0]
-    if cells.dtype.kind in "iu":
-        return cells.astype(np.int64)
-    return numbers(cells, what)
-
-
-def _lists(column: "pa.ChunkedArray", what: str) -> np.ndarray:
-    """A list in every cell, all of one length: tokens or a signal."""
-    values: Any = column.combine_chunks()
-    lengths = {len(one) if one is not None else -1 for one in values.to_pylist()}
-    if len(lengths) != 1 or lengths & {-1, 0}:
-        raise UserError(f"{what} holds lists of different lengths; pad them to one length")
-    inner = values.flatten().to_numpy(zero_copy_only=False).reshape(len(values), lengths.pop())
-    return inner.astype(np.int64) if inner.dtype.kind in "iu" else numbers(inner, what)

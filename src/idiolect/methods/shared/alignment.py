@@ -72,6 +72,10 @@ class Alignment(SgdMethod):
     )
     target: Literal["class_mean", "sample"] = hyper("class_mean", "its target", needs=ALIGNED)
 
+    @property
+    def has_fixed_loss(self) -> bool:
+        return self.align and self.align_manner == "parallel"
+
     def aligned(self, local: Local, received: Tree, previous: Tree, part: Tree) -> Tree:
         """The model before training: `part` of it, which was received, is aligned."""
         if not self.align or self.align_manner == "parallel":
