@@ -121,6 +121,8 @@ def _read(file: Path, own: "OwnFiles") -> "pa.Table":
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
+    if not file.is_file():  # opening a pipe would wait for its writer
+        raise UserError(f"{file} is no file; put a table there")
     check_size(file.stat().st_size, file)
     if file.suffix.lower() == ".parquet":
         opened = pq.ParquetFile(file)

@@ -142,12 +142,11 @@ function plotlyLoaded() {
 }
 
 async function showReport(ids) {
-  const loading = plotlyLoaded(); // meanwhile
   const found = await ask("/api/report", ids.map((id) => ["run", id]));
   const body = make("div", { id: "views" });
   body.innerHTML = found.html;
   content.replaceChildren(make("h1", {}, found.title), heads(found.runs), body);
-  await loading; // words and numbers do not wait for it
+  await plotlyLoaded(); // words and numbers do not wait for it
   if (!body.isConnected) return; // somebody went on to another page
   showFigures(body, found.figures);
   if (ids.length === 1) {
