@@ -10,6 +10,10 @@ class UserError(Exception):
     """Bad input. The message is one line and says what to do about it."""
 
 
+class DiskError(UserError):
+    """A full or failing disk: no mistake of the user, so that the exit code is 1."""
+
+
 def did_you_mean(name: object, known: Iterable[str], kind: str) -> UserError:
     """Build the error for an unknown name: the nearest known one first, then all of them."""
     known, text = sorted(known), str(name)

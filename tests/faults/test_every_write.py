@@ -18,7 +18,7 @@ KINDS = {
     "kill": ("kills", (-9,)),
     "kill caller": ("kills of the writing process alone", (-9, 0)),
     "kill others": ("kills of all but the writing process", (-9, 0)),
-    "full": ("full disks", (0, 2)),
+    "full": ("full disks", (0, 1, 2)),  # 2: sites of a federation
 }  # in words, and the exit codes that may come of them
 
 COMMANDS = {

@@ -23,7 +23,7 @@ import click
 
 from idiolect.core import own_code
 from idiolect.core.text import one_line, reason, shortened
-from idiolect.errors import UserError
+from idiolect.errors import DiskError, UserError
 
 MACHINE, MISTAKE, FAULT, STOPPED = 1, 2, 70, 130  # exit codes
 GPU_MEMORY_FULL = (
@@ -65,7 +65,7 @@ def _told(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return _usage(error), MISTAKE
     if isinstance(error, UserError):
-        return f"error: {error}", MISTAKE
+        return f"error: {error}", MACHINE if isinstance(error, DiskError) else MISTAKE
     by_name = {"Interrupted": (str(error), STOPPED)}  # their modules may not be imported yet
     by_name["OutOfMemoryError"] = (f"error: {GPU_MEMORY_FULL}", MACHINE)
     if type(error).__name__ in by_name:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idiolect.core import files
-from idiolect.errors import UserError
+from idiolect.errors import DiskError, UserError
 from idiolect.runs.checkpoint import NOTHING_YET, rounds
 from idiolect.runs.config import Config, digest, read_yaml
 from idiolect.runs.run_files import check_files
@@ -163,7 +163,7 @@ def disk_errors(place: Path, then: Callable[[], str]) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_FAILURES:
             raise
-        raise UserError(
+        raise DiskError(
             f"cannot write to {place}: {os.strerror(error.errno)}; free some space, then {then()}"
         ) from None
 
