@@ -51,7 +51,7 @@ def advise(
 ) -> None:
     """Say which method suits these clients: who gains, who is harmed, the cost, and how sure.
 
-    Measures how clients differ, and runs a short tournament (20 rounds unless --rounds) with the
+    Measures how clients differ, and runs a short tournament (40 rounds unless --rounds) with the
     same local work for all. Only validation samples decide; clients without any keep a quarter
     of their training samples for it. Finished runs are not run again.
     """
@@ -102,7 +102,7 @@ def _show(held: "Tournament", place: Path, as_json: bool) -> None:
         screen.print_json(about)
         return
     screen.print_view(reports.terminal(advice.rows, screen.console().width))
-    print("(all scores are on validation samples; the test samples were not looked at)\n")
+    print("(all scores are on validation samples; the test samples decide nothing)\n")
     for line in lines:
         screen.print_view(Text(line))
     print(f"advice: {place / 'advice.json'}")

@@ -11,8 +11,14 @@ import numpy as np
 from idiolect.errors import UserError
 from idiolect.report.load import Run
 from idiolect.report.run_groups import Group, groups, mean_of_known
-from idiolect.report.significance import FEWEST_PAIRS, SURE, TEST, AgainstBest
-from idiolect.report.significance import best_group, comparisons
+from idiolect.report.significance import (
+    FEWEST_PAIRS,
+    SURE,
+    TEST,
+    AgainstBest,
+    best_group,
+    comparisons,
+)
 from idiolect.report.tables import Row, rows
 from idiolect.report.validation_view import on_validation
 

@@ -22,7 +22,8 @@ from idiolect.runs.progress import Progress
 # Few, of different kinds: alone, one model, one model tuned, parts kept, pulled, mixed, weighted.
 METHODS = ("local", "fedavg", "fedavg_ft", "fedper", "ditto", "apfl", "feddwa", "fedas")
 NEEDED = ("local", "fedavg")  # what training alone and one model for all give
-ROUNDS = 20
+ROUNDS = 40
+TESTS = 4  # in all rounds: only the last one decides
 SEEDS = "0,1"
 VAL_SHARE = 0.25  # of training samples, where clients have no validation samples
 PROBED_ROUNDS = 3  # in which updates are compared
@@ -64,9 +65,12 @@ def tournament(
 ) -> Tournament:
     """Plan it: data is read, nothing is written."""
     flags, below = dict(flags or {}), {} if file is None else settings.read_yaml(file)
-    layers = [below, flags, *map(settings.parse_set, sets)]
-    if not any("rounds" in layer for layer in layers):
-        flags["rounds"] = ROUNDS
+    layers = [*map(settings.parse_set, sets), flags, below]
+    rounds = next((layer["rounds"] for layer in layers if "rounds" in layer), None)
+    if rounds is None:
+        rounds = flags["rounds"] = ROUNDS
+    if not any("eval_every" in layer for layer in layers) and isinstance(rounds, int):
+        flags["eval_every"] = max(1, rounds // TESTS)
     sets = [*sets, *_tuned_as_trained(methods, sets)]
 
     def planned(*more: str) -> list[Plan]:
