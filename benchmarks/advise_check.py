@@ -130,8 +130,8 @@ def main() -> None:
             )
             held = sum(one["within"] for one in found.values())
             if asked.out:
-                told = {**about, "within": f"{held} of {len(found)}", "settings": found}
-                files.write_json(asked.out, told)
+                so_far = {"within": f"{held} of {len(found)}", "settings": found}
+                files.write_json(asked.out, about | so_far)
         os.chdir(asked.out.parent if asked.out else "/")  # the folder goes
     print(f"{held} of {len(found)} within {WITHIN} point")
 
