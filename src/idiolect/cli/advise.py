@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
+WIDEST = 100  # columns of the table; the words below it say the rest
+
 
 @commands.command(
     epilog=examples(
@@ -57,14 +59,11 @@ def advise(
     """
     from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
-    from idiolect.runs import compare as comparison
     from idiolect.runs import config as settings
     from idiolect.runs import tournament as contest
 
     flags, sets, names = flags_of(given), set_ or (), contest.methods_of(methods)
-    chosen = comparison.seeds_of(seeds, config, flags, sets)
-    told = seeds or "seed" in flags or any(item.startswith("seed=") for item in sets)
-    chosen = chosen if told else comparison.parse_seeds(contest.SEEDS)
+    chosen = contest.seeds_of(seeds, config, flags, sets)
     data = flags.get("data", {}).get("name", settings.RunConfig().data["name"])
     place = out or Path("runs") / f"advise-{settings.short_name(data)}"
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())} | {*filter(is_own, names)}
@@ -90,7 +89,6 @@ def _show(held: "Tournament", place: Path, as_json: bool) -> None:
     measured = reports.load(held.probe.out).summary.get("measured", {})
     alike = measured.get("gradient_similarity", {})
     lines = [words.difference_told(differ), words.updates_told(alike), *words.lines(advice)]
-    full = place / f"{advice.chosen.label}-seed{advice.chosen.runs[0].seed}" / "config.yaml"
     about = {
         **advice.as_dict(),
         "heterogeneity": {**asdict(differ), "gradient_similarity": alike},
@@ -101,9 +99,10 @@ def _show(held: "Tournament", place: Path, as_json: bool) -> None:
     if as_json:
         screen.print_json(about)
         return
-    screen.print_view(reports.terminal(advice.rows, screen.console().width))
+    screen.print_view(reports.terminal(advice.rows, min(WIDEST, screen.console().width)))
     print("(all scores are on validation samples; the test samples decide nothing)\n")
     for line in lines:
         screen.print_view(Text(line))
     print(f"advice: {place / 'advice.json'}")
-    print(f"settings of the method: {full} (with --set split.val_share=0 it trains on all samples)")
+    file = advice.chosen.runs[0].path / "config.yaml"
+    print(f"its settings: {file}; with --set split.val_share=0 it trains on all training samples")

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.core.own_code import called
+from idiolect.core.own_code import called, is_own
 from idiolect.data.federation import Federation
 from idiolect.errors import UserError
+from idiolect.runs import compare
 from idiolect.runs import config as settings
 from idiolect.runs.build import builder, load_federation
-from idiolect.runs.compare import Plan, plans, run_all
+from idiolect.runs.compare import Plan
 from idiolect.runs.execute import Builder
 from idiolect.runs.progress import Progress
 
@@ -24,7 +25,7 @@ METHODS = ("local", "fedavg", "fedavg_ft", "fedper", "ditto", "apfl", "feddwa", 
 NEEDED = ("local", "fedavg")  # what training alone and one model for all give
 ROUNDS = 40
 TESTS = 4  # in all rounds: only the last one decides
-SEEDS = "0,1"
+SEEDS = (0, 1)
 VAL_SHARE = 0.25  # of training samples, where clients have no validation samples
 PROBED_ROUNDS = 3  # in which updates are compared
 PROBE = "gradients"  # the folder of that run
@@ -43,7 +44,7 @@ class Tournament:
     def run(self, progress: Progress) -> None:
         for name, why in self.left_out.items():
             progress.note(f"{name} is left out: {why}")
-        run_all([self.probe, *self.plans], progress, self.build)
+        compare.run_all([self.probe, *self.plans], progress, self.build)
 
 
 def methods_of(text: str) -> list[str]:
@@ -52,6 +53,15 @@ def methods_of(text: str) -> list[str]:
     if not all(given):
         raise UserError(f"--methods takes names such as fedper,ditto, got '{text}'")
     return list(dict.fromkeys([*NEEDED, *given]))
+
+
+def seeds_of(
+    text: str, file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
+) -> list[int]:
+    """Two, unless the command line or the settings file says otherwise."""
+    if text or any("seed" in layer for layer in _layers(file, flags, sets)):
+        return compare.seeds_of(text, file, flags, sets)
+    return list(SEEDS)
 
 
 def tournament(
@@ -64,8 +74,8 @@ def tournament(
     allow_code: Collection[str] = (),
 ) -> Tournament:
     """Plan it: data is read, nothing is written."""
-    flags, below = dict(flags or {}), {} if file is None else settings.read_yaml(file)
-    layers = [*map(settings.parse_set, sets), flags, below]
+    flags = dict(flags or {})
+    layers = _layers(file, flags, sets)
     rounds = next((layer["rounds"] for layer in layers if "rounds" in layer), None)
     if rounds is None:
         rounds = flags["rounds"] = ROUNDS
@@ -75,7 +85,7 @@ def tournament(
 
     def planned(*more: str) -> list[Plan]:
         told = [*sets, *more]
-        return plans(methods, seeds, out, file, flags, told, allow_code=allow_code)
+        return compare.plans(methods, seeds, out, file, flags, told, allow_code=allow_code)
 
     made = planned()
     build = builder(made[0].config, allow_code, file)
@@ -88,6 +98,14 @@ def tournament(
     return Tournament(kept, _probe(kept, out), federation, left_out, build)
 
 
+def _layers(
+    file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Where settings are given, what wins first."""
+    below = [] if file is None else [settings.read_yaml(file)]
+    return [*map(settings.parse_set, sets), flags, *below]
+
+
 def _name(item: Plan) -> str:
     return called(item.config["method"]["name"])
 
@@ -97,7 +115,8 @@ def _tuned_as_trained(methods: Sequence[str], sets: Sequence[str]) -> list[str]:
     rates = [item.partition("=")[2] for item in sets if item.startswith("method.lr=")]
     if not rates or any("ft_lr=" in item for item in sets):
         return []
-    return [f"{name}.ft_lr={rates[-1]}" for name in methods if name.endswith("_ft")]
+    tuned = [name for name in methods if name.endswith("_ft") and not is_own(name)]
+    return [f"{name}.ft_lr={rates[-1]}" for name in tuned]
 
 
 def _refusals(made: Sequence[Plan], build: Builder) -> dict[str, str]:
