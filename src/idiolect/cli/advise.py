@@ -87,7 +87,8 @@ def _show(held: "Tournament", place: Path, as_json: bool) -> None:
     advice = Advice([reports.load(item.out) for item in held.plans])
     differ = heterogeneity(held.federation)
     measured = reports.load(held.probe.out).summary.get("measured", {})
-    alike = measured.get("gradient_similarity", {})
+    cosines = measured.get("gradient_similarity", {})
+    alike = {layer: value for layer, value in cosines.items() if value is not None}
     lines = [words.difference_told(differ), words.updates_told(alike), *words.lines(advice)]
     about = {
         **advice.as_dict(),

@@ -15,17 +15,19 @@ LITTLE, MUCH = 0.05, 0.25  # skew beyond chance, in words
 def difference_told(found: Heterogeneity) -> str:
     beyond = found.beyond_chance
     word = "hardly differ" if beyond < LITTLE else "differ" if beyond < MUCH else "differ strongly"
+    sizes = f"{found.smallest}"
+    if found.largest > found.smallest:
+        sizes += f" to {found.largest} (median {found.median:.0f})"
     return (
         f"Clients {word} in their labels: {found.what} is {found.skew:.2f}, by chance it would be "
-        f"{found.by_chance:.2f}. They have {found.smallest} to {found.largest} training and "
-        f"validation samples, half of them at most {found.median:.0f}."
+        f"{found.by_chance:.2f}. They have {sizes} training and validation samples each."
     )
 
 
 def updates_told(similarity: Mapping[str, float]) -> str:
     """`similarity`: mean cosine of two clients' updates, by layer."""
     if not similarity:
-        return "How alike updates are is not known: no layer has a weight matrix."
+        return "How alike updates are is not known: no two clients, or no layer with a matrix."
     told = ", ".join(f"{one_line(layer)} {value:.2f}" for layer, value in similarity.items())
     return f"Clients' updates (1: the same direction, 0: unrelated), layer by layer: {told}."
 
@@ -75,25 +77,26 @@ def _how_sure(advice: Advice) -> str:
             f"Not sure: {pairs} pairs of a client and a seed are too few for a test; give more "
             "--seeds."
         )
-    by = f"({TEST}, {tested[0].pairs} pairs of a client and a seed, level {SURE})"
     told = []
     if advice.alike:
         names = _listed([advice.best.label, *(one.label for one in advice.alike)], 20, " and ")
-        cheaper = _why_cheaper(advice)
-        told.append(f"{names} cannot be told apart {by}; {cheaper}.")
+        told.append(f"{names} cannot be told apart; {_why_cheaper(advice)}.")
     if advice.perhaps:
         each = [
             f"{one.label} ({advice.best.difference(advice.against[one.label].behind)} behind)"
             for one in advice.perhaps
         ]
-        told.append(f"Not sure: that {_listed(each, 20)} did worse may be chance; more --seeds "
-                    "or --rounds would tell.")  # fmt: skip
+        told.append(
+            f"Not sure: that {_listed(each, 20)} did worse may be chance; more --seeds would tell."
+        )
     worse = [one.label for one in advice.against.values() if one.is_worse]
     if len(worse) == len(advice.against):
-        told.append(f"Sure: every other method is worse beyond chance {by}.")
+        told.append("Sure: every other method is worse beyond chance.")
     elif worse:
-        told.append(f"Worse beyond chance: {', '.join(worse)}" + ("." if told else f" {by}."))
-    return " ".join(told)
+        told.append(f"Worse beyond chance: {', '.join(worse)}.")
+    return (
+        f"{' '.join(told)} ({TEST}, {tested[0].pairs} pairs of a client and a seed, level {SURE}.)"
+    )
 
 
 def _why_cheaper(advice: Advice) -> str:

@@ -28,7 +28,7 @@ TESTS = 4  # in all rounds: only the last one decides
 SEEDS = (0, 1)
 VAL_SHARE = 0.25  # of training samples, where clients have no validation samples
 PROBED_ROUNDS = 3  # in which updates are compared
-PROBE = "gradients"  # the folder of that run
+PROBE = Path("gradients", "fedavg")  # that run, where a report of the tournament has no part of it
 
 
 @dataclass(frozen=True)
