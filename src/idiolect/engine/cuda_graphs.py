@@ -206,7 +206,7 @@ class CapturedStep:
         known = net.stats if net.training else ()
         stats = [n for n in params if n.rpartition("/")[2] in known]
         before = {n: params[n][who].clone() for n in stats}
-        step = Step(who, at[0] if at else sample, sample, y, weight, size, keep, scale)
+        step = Step(who, at[0] if at else sample, sample, y, weight, size, keep, loss_scale=scale)
         self.kind.step(step, self.state)
         for n in stats:
             on = tree.column(keep.bool(), before[n])
