@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import methods
+from idiolect.conformance.problem import Normed
+from idiolect.conformance.problem import network as model
 from idiolect.core import tree
 from idiolect.core.method import cross_entropy
 from idiolect.engine import cuda_graphs as graphs
 from idiolect.errors import UserError
 from idiolect.simulation.simulation import Simulation
 from tests.conftest import ENGINES, ragged_federation, simulation
-from tests.test_every_method import Normed, Smooth, close, identical, model
+from tests.test_every_method import Smooth, close, identical
 
 SIZES = (24, 7, 33, 17)
 FEDERATION = ragged_federation(SIZES)

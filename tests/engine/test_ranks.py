@@ -168,7 +168,7 @@ def test_compare_speaks_and_writes_once(tmp_path: Path) -> None:
     tiny = ["--clients", "4", "--model", "mlp", "--rounds", "1", "--device", "cpu"]
     done = torchrun("-m", "idiolect", "compare", "local", "fedavg", *tiny, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("tables: ") == 1 and done.stdout.count("fedavg") == 1
+    assert done.stdout.count("tables: ") == 1 and done.stdout.count("report: ") == 1
     assert done.stderr.count("fedavg seed 0  round 1/1") == 1
     out = tmp_path / "runs" / "compare-digits-dirichlet"
     assert files(out) >= {"compare.md", "compare.csv", "fedavg-seed0/summary.json"}

@@ -81,7 +81,7 @@ def test_only_the_leaves_of_the_anchor_are_pulled() -> None:
     anchor = {"weight": torch.zeros(())}
 
     class Flat:
-        task = CLASSIFICATION
+        task, own_loss = CLASSIFICATION, None
 
         def __call__(self, params: dict, x: torch.Tensor) -> torch.Tensor:
             return torch.zeros(2, 3)

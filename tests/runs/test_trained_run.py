@@ -42,7 +42,7 @@ def test_an_exported_model_has_the_reported_accuracy(
     module = models.build(card["model"], card["input"]["shape"], card["classes"]).double()
     module.load_state_dict(load_file(tmp_path / "out/model.safetensors"))
     fed = opened.federation
-    assert predictions.accuracy(module.eval(), fed, fed.test[2]) == pytest.approx(reported)
+    assert predictions.score(module.eval(), fed, fed.test[2]) == pytest.approx(reported)
     assert 'models.build(card["model"]' in (tmp_path / "out/README.md").read_text()
 
 
@@ -137,7 +137,7 @@ def test_a_newcomer_gets_what_an_unseen_client_of_the_run_gets(tmp_path: Path, m
         module.double().load_state_dict(weights)
         fed = opened.federation
         reported = opened.accuracy(client, 2, column)
-        assert predictions.accuracy(module, fed, fed.test[client]) == pytest.approx(reported)
+        assert predictions.score(module, fed, fed.test[client]) == pytest.approx(reported)
 
 
 def own_file(opened: TrainedRun, path: Path) -> Path:
@@ -157,7 +157,7 @@ def test_a_newcomer_changes_nothing_of_the_run(tmp_path: Path, method: str, give
     assert found.gives == gives and found.client == 4 and joined.federation.names[4] == "new"
     assert opened.federation.n_clients == 4
     test = joined.federation.test[4]
-    value = predictions.accuracy(joined.module(found.model), joined.federation, test)
+    value = predictions.score(joined.module(found.model), joined.federation, test)
     assert value == found.accuracy
     assert found.others == pytest.approx(np.mean([opened.accuracy(i, 2) or 0 for i in range(4)]))
     assert found.as_dict()["gap"] == pytest.approx(found.accuracy - (found.others or 0))

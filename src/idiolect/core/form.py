@@ -7,7 +7,7 @@ by name or in order, gets them cut out of that tensor just before its forward pa
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -51,6 +51,11 @@ class Form:
             Field(one["name"], tuple(one["shape"]), one["whole"]) for one in plain["fields"]
         )
         return cls(**{**plain, "codes": tuple(plain["codes"]), "fields": fields})
+
+    def as_plain(self) -> dict[str, Any]:
+        """What `read` reads: lists in place of tuples, as in JSON."""
+        fields = [{**asdict(one), "shape": list(one.shape)} for one in self.fields]
+        return {**asdict(self), "codes": list(self.codes), "fields": fields}
 
     def quantities(self, width: int) -> list[bool]:
         """Which of the columns of a sample are quantities and no codes."""

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor
@@ -81,7 +82,8 @@ class CapturedStep:
     """One kind of step on fixed buffers, captured for a few stack sizes."""
 
     def __init__(self, owner: CapturedSteps, kind: StepKind, steps: Steps, state: StepState):
-        self.samples, self.kind, self._owner = owner.samples, kind, owner
+        self.samples, self.kind, self._pool = owner.samples, kind, owner.pool
+        self._forget_all = WeakMethod(owner.forget)  # a cycle would hold memory of the GPU
         self._can_be_captured = owner.pool is not None
         self._storage_version = self.samples.storage_version
         self.exact, self.width = steps.exact, steps.usual
@@ -180,12 +182,13 @@ class CapturedStep:
         with _side_stream():
             self.body(k)  # libraries choose their kernels outside the capture
             try:
-                return _recorded(lambda: self.body(k), self._owner.pool)
+                return _recorded(lambda: self.body(k), self._pool)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 self._can_be_captured = False  # nor would other sizes succeed
-                self._owner.forget()
+                if forget := self._forget_all():
+                    forget()
                 reason = str(error).splitlines()[0]
                 warnings.warn(
                     f"a step of the stack cannot be captured as a CUDA graph ({reason}); "
@@ -206,7 +209,7 @@ class CapturedStep:
         known = net.stats if net.training else ()
         stats = [n for n in params if n.rpartition("/")[2] in known]
         before = {n: params[n][who].clone() for n in stats}
-        step = Step(who, at[0] if at else sample, sample, y, weight, size, keep, scale)
+        step = Step(who, at[0] if at else sample, sample, y, weight, size, keep, loss_scale=scale)
         self.kind.step(step, self.state)
         for n in stats:
             on = tree.column(keep.bool(), before[n])

@@ -8,7 +8,6 @@ DIR/model.onnx         where it was asked for
 """
 
 import importlib.util
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import nn
 import idiolect
 from idiolect import models
 from idiolect.core import files, tree
-from idiolect.core.form import PLAIN
+from idiolect.core.form import PLAIN, Form
 from idiolect.core.own_code import is_own
 from idiolect.core.task import metric_named
 from idiolect.core.text import one_line
@@ -65,7 +64,7 @@ def describe(
         },
         "task": fed.task.name,
         "classes": fed.classes,
-        "form": asdict(fed.form),
+        "form": fed.form.as_plain(),
         "input": {
             "shape": list(fed.shape),
             "dtype": str(fed.x.dtype).removeprefix("torch."),
@@ -126,7 +125,7 @@ def _page(card: Card) -> str:
     }
     about = "".join(f"- **{name}**: {one_line(text)}\n" for name, text in lines.items())
     permission = ", allow_code=[card['model']['name']]" if is_own(card["model"]["name"]) else ""
-    plain = card["form"] == asdict(PLAIN)
+    plain = Form.read(card["form"]) == PLAIN
     permission += "" if plain else ", form=Form.read(card['form'])"
     more = "" if plain else "\nfrom idiolect.core.form import Form"
     return f"""# Personal model of client {one_line(who["name"])}
