@@ -76,6 +76,14 @@ def idiolect(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
+def gap_of(scores: dict[str, float], method: str, metric: str) -> float:
+    """How far a method is behind the best: points, or percent of the smallest error."""
+    if metric == "rmse":
+        least = min(scores.values())
+        return 100 * (scores[method] - least) / least
+    return 100 * (max(scores.values()) - scores[method])
+
+
 def checked(setting: tuple[str, ...], place: Path) -> dict[str, Any]:
     shared = () if "--model" in setting else SHARED
     began = time.monotonic()
@@ -89,13 +97,11 @@ def checked(setting: tuple[str, ...], place: Path) -> dict[str, Any]:
     table = idiolect(*words, "--out", str(place / "full"))
     metric = table[0].get("metric", "accuracy")
     scores = {row["method"]: row["accuracy"] for row in table}
-    best = (min if metric == "rmse" else max)(scores, key=lambda name: scores[name])
-    apart = abs(scores[best] - scores[advice["method"]])
-    gap = 100 * apart / (scores[best] if metric == "rmse" else 1)
+    gap = gap_of(scores, advice["method"], metric)
     return {
         "choice": advice["method"],
         "cannot_be_told_apart": advice["cannot_be_told_apart"],
-        "best": best,
+        "best": min(scores, key=lambda name: gap_of(scores, name, metric)),
         "gap": round(gap, 2),
         "within": gap <= WITHIN,
         "metric": metric,
@@ -103,6 +109,24 @@ def checked(setting: tuple[str, ...], place: Path) -> dict[str, Any]:
         "validation": {r["method"]: round(r["accuracy"], 4) for r in advice["validation"]},
         "skew": round(advice["heterogeneity"]["skew"], 3),
         "seconds_of_advice": round(seconds, 1),
+    }
+
+
+def fixed_choices(found: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """What always taking the same method would give, and what the advice gives: the settings
+    within a point, the mean and the largest gap. Methods that do not fit all are left out."""
+    chosen = [gap_of(one["test"], one["choice"], one["metric"]) for one in found.values()]
+    gaps = {"advise": chosen}
+    for name in METHODS:
+        if all(name in one["test"] for one in found.values()):
+            gaps[name] = [gap_of(one["test"], name, one["metric"]) for one in found.values()]
+    return {
+        name: {
+            "within": sum(gap <= WITHIN for gap in each),
+            "mean_gap": round(sum(each) / len(each), 2),
+            "largest_gap": round(max(each), 2),
+        }
+        for name, each in gaps.items()
     }
 
 
@@ -114,7 +138,7 @@ def main() -> None:
     script = Path(__file__).resolve().parents[1] / "examples" / "own-data" / "make_data.py"
     about = {
         "commit": commit(),
-        "machine": machine("cpu"),
+        "machine": {key: one for key, one in machine("cpu").items() if key != "command"},
         "threads": os.environ.get("OMP_NUM_THREADS"),
         "rounds": ROUNDS,
         "seeds": SEEDS,
@@ -131,6 +155,7 @@ def main() -> None:
             held = sum(one["within"] for one in found.values())
             if asked.out:
                 so_far = {"within": f"{held} of {len(found)}", "settings": found}
+                so_far["always_the_same"] = fixed_choices(found)
                 files.write_json(asked.out, about | so_far)
         os.chdir(asked.out.parent if asked.out else "/")  # the folder goes
     print(f"{held} of {len(found)} within {WITHIN} point")
