@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from idiolect.cli import (
+    advise,
     after_training,
     bench,
     catalogue,
@@ -83,7 +84,10 @@ def _options(
     """Personalized federated learning: many clients, one good model each."""
 
 
-for group in (run, compare, recipe, report, after_training, ui, bench, catalogue, extend, deploy):
+for group in (
+    *(run, compare, advise, recipe, report, after_training),
+    *(ui, bench, catalogue, extend, deploy),
+):
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")
 

@@ -1,6 +1,7 @@
 """Builds a Federation from the sections of a config, and describes one."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from idiolect.data import datasets, splits
 from idiolect.data.federation import PARTS, Federation
 from idiolect.data.own.function import OwnFunction
 from idiolect.data.pool import Pool
-from idiolect.data.splits.base import Rows, Split
+from idiolect.data.splits.base import Rows, Split, cut
 from idiolect.errors import UserError
 
 
@@ -32,11 +33,23 @@ def build(
     if isinstance(dataset, OwnFunction):
         if how.name != "own":
             raise UserError(f"data '{dataset.name}' brings its clients; leave --split out")
-        return dataset.federation(seed, allow_code)
+        return _with_validation(dataset.federation(seed, allow_code), how.val_share, seed)
     if isinstance(metric := data.get("metric"), str) and own_code.is_own(metric):
         own_metric.admit(metric, allow_code)
     pool = dataset.load()
     return divide(pool, how, seed, {**dataset.resolved(), "where": pool.where})
+
+
+def _with_validation(given: Federation, share: float, seed: int) -> Federation:
+    """Clients that came without validation samples keep a share of their training samples."""
+    if not share or bool(given.sizes("val").any()):
+        return given
+    parts = []
+    for i, rows in enumerate(given.train):
+        kept, rest = cut(rng.keyed(seed, "val", i).permutation(len(rows)), share)
+        parts.append((rows[np.sort(kept)], rows[np.sort(rest)]))
+    train, val = zip(*parts, strict=True)
+    return replace(given, train=train, val=val)
 
 
 def divide(pool: Pool, how: Split, seed: int, source: dict[str, Any] | None = None) -> Federation:
