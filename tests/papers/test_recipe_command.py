@@ -99,10 +99,11 @@ def test_a_budget_runs_what_decides_first_and_says_what_is_missing() -> None:
     assert process.returncode == 0 and order[0].startswith("tiny prox/even")
 
 
+@pytest.mark.heavy  # tests/faults kills a recipe too
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(signal.SIGINT, id="ctrl-c", marks=pytest.mark.heavy),
+        pytest.param(signal.SIGINT, id="ctrl-c"),
         pytest.param(signal.SIGKILL, id="kill -9"),
     ],
 )

@@ -45,17 +45,32 @@ def cells(
     how: Mapping[str, Any] | None = None,
 ) -> list[Cell]:
     """All cells, or those that `only` names; `how`: settings such as device and dtype."""
-    if seeds is None:
-        seeds = recipe.size.seeds if quick else recipe.seeds
+    seeds = planned_seeds(recipe, quick) if seeds is None else seeds
     recipe = recipe.shrunk() if quick else recipe
     rows, columns = recipe.rows, recipe.columns
-    pairs = [(r, c) for r in rows for c in columns if recipe.has_cell(r.id, c.id)]
+    pairs = _places(recipe)
     chosen = [(r, c) for r, c in pairs if _named(r.id, c.id, only)]
     for pattern in only:
         if not any(_named(r.id, c.id, [pattern]) for r, c in pairs):
             known = [*(r.id for r in rows), *(c.id for c in columns)]
             raise did_you_mean(pattern, known, f"row or column of {recipe.name}")
     return [_cell(recipe, r, c, seed, quick, how or {}) for r, c in chosen for seed in seeds]
+
+
+def count(recipe: Recipe, quick: bool = False) -> int:
+    """How many cells there are."""
+    places = _places(recipe.shrunk() if quick else recipe)
+    return len(places) * len(planned_seeds(recipe, quick))
+
+
+def planned_seeds(recipe: Recipe, quick: bool = False) -> Sequence[int]:
+    return recipe.size.seeds if quick else recipe.seeds
+
+
+def _places(recipe: Recipe) -> list[tuple[RecipeRow, RecipeColumn]]:
+    """The rows and columns that meet in a cell."""
+    both = ((r, c) for r in recipe.rows for c in recipe.columns)
+    return [(r, c) for r, c in both if recipe.has_cell(r.id, c.id)]
 
 
 def same_settings(recorded: Config, planned: Config) -> bool:

@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from idiolect.core import files
 from idiolect.papers import cell_list, paper_table, recipe
-from idiolect.papers.cells import cells
+from idiolect.papers.cells import count, planned_seeds
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.recipe import PAPERS, Recipe
 from idiolect.papers.results import Results
@@ -32,14 +33,15 @@ class Section:
     def quick(self) -> bool:
         return self.results.quick
 
+    @cached_property
     def verdicts(self) -> list[Verdict]:
         return judge(self.recipe, cell_list.values(self.results), self.quick)
 
     def counts(self) -> tuple[int, int]:
         """Cells done, and all."""
-        everything = cells(self.recipe, quick=self.quick)
-        done = [cell for cell in everything if not cell.broken and self.results.of(cell)]
-        return len(done), len(everything)
+        seeds = planned_seeds(self.recipe, self.quick)
+        done = [cell for cell, _ in cell_list.finished(self.results) if cell.seed in seeds]
+        return len(done), count(self.recipe, self.quick)
 
 
 def render(results: Path, docs: Path) -> dict[str, str]:
@@ -70,7 +72,7 @@ def _overview(sections: Sequence[Section]) -> str:
         "| recipe | what | runs | claims hold | do not hold | open |\n|---|---|--:|--:|--:|--:|",
     ]
     for one in sections:
-        answers = [verdict.answer for verdict in one.verdicts()]
+        answers = [verdict.answer for verdict in one.verdicts]
         done, total = one.counts()
         size = "QUICK " if one.quick else ""
         told = f"{size}{done} of {total}" if done else "none yet"
@@ -100,7 +102,7 @@ def _recipe(one: Section, link: Path) -> Iterator[str]:
         yield f"![{alt}]({place / 'figure.png'})\n\n"
     if one.recipe.claims:
         yield "| claim | verdict | what it rests on |\n|---|---|---|\n"
-        for verdict in one.verdicts():
+        for verdict in one.verdicts:
             answer = MARKS.get(verdict.answer, verdict.answer)
             answer = f"QUICK: {answer}" if verdict.quick else answer
             rests = f"{verdict.reason}; {verdict.test}"

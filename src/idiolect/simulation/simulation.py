@@ -56,14 +56,12 @@ class Simulation:
         keep: Keep = "auto",
         learn: select.Learn = (None, None),
     ):
-        if rounds < 1:
-            raise UserError(f"rounds must be at least 1, not {rounds}")
-        if eval_every < 1:
-            raise UserError(f"eval_every must be at least 1, not {eval_every}")
+        for name, count in (("rounds", rounds), ("eval_every", eval_every)):
+            if count < 1:
+                raise UserError(f"{name} must be at least 1, not {count}")
         method = method.over(rounds)
         self.method, self.federation, self.rounds, self.seed = method, federation, rounds, seed
-        self.eval_every = eval_every
-        self.device = select.pick_device(device)
+        self.eval_every, self.device = eval_every, select.pick_device(device)
         self.dtype = select.compute_dtype(dtype)
         select.allow_tf32(dtype, self.device)
         model = federation.form.attached(model)
