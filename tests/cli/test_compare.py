@@ -1,5 +1,6 @@
 """`idiolect compare`, on the real simulation with a handful of rounds."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,19 @@ def test_a_sweep_over_clients_and_rounds() -> None:
     config = directory.read_config(Path("s/fedavg-split.clients5-rounds2-seed1"))
     assert (config["split"]["clients"], config["rounds"]) == (5, 2)
     assert "fedavg split.clients=5 rounds=2" in Path("s/compare.md").read_text()
+
+
+def test_validation_and_unseen_clients_are_columns_where_there_are_any() -> None:
+    words = ["compare", "fedavg", "--model", "linear", "--rounds", "1", "--clients", "4"]
+    assert call(*words, "--out", "without").exit_code == 0
+    assert "unseen" not in Path("without/compare.md").read_text()
+    more = ["--set", "split.unseen=1", "--set", "split.val_share=0.2"]
+    assert call(*words, *more, "--out", "with").exit_code == 0
+    assert "| validation % | unseen % |" in Path("with/compare.md").read_text()
+    [row] = csv.DictReader(Path("with/compare.csv").read_text().splitlines())
+    [summary] = [json.loads(f.read_text()) for f in Path("with").rglob("summary.json")]
+    assert float(row["unseen"]) == pytest.approx(summary["unseen"]["last"]["mean"])
+    assert 0 <= float(row["validation"]) <= 1
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from idiolect.errors import UserError, did_you_mean
 from idiolect.report import write_report
 from idiolect.report.load import Run, load
 from idiolect.report.run_groups import Group, groups
-from idiolect.report.tables import Row, cells, headings, markdown, rows
+from idiolect.report.tables import Row, cells, columns, headings, markdown, rows
 from idiolect.runs.fair_work import LOCAL_WORK, shared_work
 from idiolect.runs.from_python import simulate
 from idiolect.simulation.simulate import OPTIONS
@@ -52,7 +52,9 @@ class Compared:
         return f"Compared({len(self.runs)} runs: {', '.join([*told, *more])})"
 
     def _repr_html_(self) -> str:
-        return shown.html_table(headings(self.rows), map(cells, self.rows))
+        table = self.rows
+        there = columns(table)
+        return shown.html_table(headings(table), (cells(row, there) for row in table))
 
     def _repr_markdown_(self) -> str:
         return markdown(self.rows)

@@ -13,7 +13,7 @@ from idiolect.report.load import Run
 from idiolect.report.plots import score_axis
 from idiolect.report.run_groups import Group
 from idiolect.report.significance import BOLD, NOTHING_BOLD
-from idiolect.report.tables import COLUMNS, Row, cells, headings, is_bold, meanings, score
+from idiolect.report.tables import Row, cells, columns, headings, is_bold, meanings, score
 from idiolect.runs import config as settings
 from idiolect.simulation import metrics
 
@@ -62,11 +62,11 @@ def unfinished(found: Sequence[Run]) -> str:
 
 def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:
     """One row per method; bold: the best, and with ≈ what is not distinguishable from it."""
-    lines = []
+    lines, shown = [], columns(table)
     ranked = sorted(zip(table, sets, strict=True), key=lambda pair: -pair[1].goodness)
     for row, group in ranked:
         line = []
-        for (key, _, _), cell in zip(COLUMNS, cells(row), strict=True):
+        for (key, _, _), cell in zip(shown, cells(row, shown), strict=True):
             if key == "method":
                 line.append(_row_head(group, cell))
                 continue

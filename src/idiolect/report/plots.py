@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from idiolect.report.load import Run
-from idiolect.report.run_groups import FADED, Group
+from idiolect.report.run_groups import FADED, Group, mean_by_round
 from idiolect.simulation import metrics
 
 Figure = dict[str, Any]
@@ -82,25 +82,12 @@ def _means(groups: Sequence[Group], column: str, unseen: bool) -> Figure | None:
     """A column of the client tables over rounds, for the methods that have values in it."""
     data: list[Figure] = []
     for group in groups:
-        seeds = [
-            _mean_by_round(run, column.format(group.metric.name), unseen) for run in group.runs
-        ]
+        seeds = [mean_by_round(run, column.format(group.metric.name), unseen) for run in group.runs]
         rounds = sorted(set.intersection(*map(set, seeds)))
         if rounds:
             means = [np.mean([seed[n] for seed in seeds]) for n in rounds]
             data.append(_line(group, rounds, [short(group.scale * float(one)) for one in means]))
     return _scored(groups, data, "round") if data else None
-
-
-def _mean_by_round(run: Run, column: str, unseen: bool) -> dict[int, float]:
-    table = run.table
-    if column not in table:
-        return {}
-    keep = np.isfinite(table[column]) & (table["unseen"] == unseen)
-    rounds = table["round"][keep]
-    counts = np.bincount(rounds)
-    sums = np.bincount(rounds, weights=table[column][keep])
-    return {int(n): float(sums[n] / counts[n]) for n in np.flatnonzero(counts)}
 
 
 def gain_curves(groups: Sequence[Group], found: Sequence[Run]) -> Figure | None:

@@ -121,3 +121,16 @@ def reference(run: Run, found: Sequence[Run]) -> Run | None:
 def mean_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def mean_by_round(run: Run, column: str, unseen: bool) -> dict[int, float]:
+    """The mean of a column of the client table in every round, over clients that take part, or over
+    unseen ones."""
+    table = run.table
+    if column not in table:
+        return {}
+    keep = np.isfinite(table[column]) & (table["unseen"] == unseen)
+    rounds = table["round"][keep]
+    counts = np.bincount(rounds)
+    sums = np.bincount(rounds, weights=table[column][keep])
+    return {int(n): float(sums[n] / counts[n]) for n in np.flatnonzero(counts)}

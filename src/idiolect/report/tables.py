@@ -9,7 +9,7 @@ import numpy as np
 
 from idiolect.core.task import ACCURACY, metric_named
 from idiolect.report.load import Run
-from idiolect.report.run_groups import Group, groups, mean_of_known
+from idiolect.report.run_groups import Group, groups, mean_by_round, mean_of_known
 from idiolect.report.significance import standings
 from idiolect.simulation import metrics
 
@@ -29,6 +29,8 @@ COLUMNS = (
     ("pooled", "pooled %", "weighted by test size, last round"),
     ("p10", "p10 %", "bottom decile of clients"),
     ("worst", "worst %", "worst client"),
+    ("validation", "validation %", "mean over clients on their validation samples, last round"),
+    ("unseen", "unseen %", "mean over clients that took no part in training, last round"),
     ("gain", "gain over local", ""),  # its unit is that of the metric
     ("harmed", "harmed %", "share of clients worse off than with local training alone"),
     ("mb_up", "MB up", "all clients, all rounds"),
@@ -39,6 +41,8 @@ COLUMNS = (
     ("seconds_per_round", "s/round", "evaluation included"),
 )
 
+IF_ANY = ("validation", "unseen")  # columns that a table without such samples or clients leaves out
+
 # What names from elsewhere must not do in a document, a table of a program or on a page
 MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*[]|~$"} | {"<": "&lt;", "&": "&amp;"})
 LATEX = str.maketrans(
@@ -48,6 +52,12 @@ LATEX = str.maketrans(
     | {"±": r"$\pm$", "–": "--", '"': r"\textquotedbl{}"}
 )
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+
+
+def columns(table: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Those of COLUMNS that this table has."""
+    empty = {key for key in IF_ANY if all(row.get(key) is None for row in table)}
+    return [column for column in COLUMNS if column[0] not in empty]
 
 
 def rows(found: Sequence[Run]) -> list[Row]:
@@ -80,6 +90,8 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "pooled": mean_of_known([stats["pooled"] for stats in last]),
         "p10": mean_of_known([stats["p10"] for stats in last]),
         "worst": mean_of_known([stats["worst"] for stats in last]),
+        "validation": _last(group, "val_{}_before", unseen=False),
+        "unseen": _last(group, "{}_before", unseen=True),
         "gain": mean_of_known([gain["mean"] for gain in gains]),
         "harmed": mean_of_known([gain["harmed"] for gain in gains]),
         "mb_up": mean_of_known([run.summary["bytes_up"] / 1e6 for run in group.runs]),
@@ -91,25 +103,32 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
     }
 
 
-def cells(row: Row) -> list[str]:
-    """A row as people read it: percent, points, MB."""
+def _last(group: Group, column: str, unseen: bool) -> float | None:
+    """The mean over these clients in the last round that has values, and over seeds."""
+    series = [mean_by_round(run, column.format(group.metric.name), unseen) for run in group.runs]
+    return mean_of_known([means[max(means)] for means in series if means])
+
+
+def cells(row: Row, shown: Sequence[tuple[str, str, str]]) -> list[str]:
+    """A row as people read it: percent, points, MB; of these columns."""
     name = row["method"] + ("" if row["finished"] else f" (unfinished, round {row['rounds']})")
-    name += " (diverged)" if row["diverged"] else ""
     share = metric_named(row.get("metric", "accuracy")).share
     gain = "–" if row["gain"] is None else f"{100 * row['gain']:+.1f}"
     if not share and row["gain"] is not None:
         gain = f"{row['gain']:+.3g}"
-    return [
-        name,
-        *(_with_spread(row, key, share) for key in ("accuracy", "protocol")),
-        *(score(row[key], share) for key in ("best", "pooled", "p10", "worst")),
-        gain,
-        _percent(row["harmed"], digits=0),
-        *(f"{row[key]:.1f}" for key in ("mb_up", "mb_down")),
-        *(_short(row[key]) for key in ("samples", "steps")),
-        "–" if row["lr"] is None else f"{row['lr']}",
-        f"{row['seconds_per_round']:.3g}",
-    ]
+    scores = ("best", "pooled", "p10", "worst", *IF_ANY)
+    texts = {
+        "method": name + (" (diverged)" if row["diverged"] else ""),
+        **{key: _with_spread(row, key, share) for key in ("accuracy", "protocol")},
+        **{key: score(row[key], share) for key in scores},
+        "gain": gain,
+        "harmed": _percent(row["harmed"], digits=0),
+        **{key: f"{row[key]:.1f}" for key in ("mb_up", "mb_down")},
+        **{key: _short(row[key]) for key in ("samples", "steps")},
+        "lr": "–" if row["lr"] is None else f"{row['lr']}",
+        "seconds_per_round": f"{row['seconds_per_round']:.3g}",
+    }
+    return [texts[key] for key, _, _ in shown]
 
 
 def is_bold(row: Row, key: str) -> bool:
@@ -117,27 +136,29 @@ def is_bold(row: Row, key: str) -> bool:
     return key == "accuracy" and row.get("standing") in ("best", "equal")
 
 
-def _formatted(row: Row, escapes: dict[int, str], bold: str) -> list[str]:
-    """The cells of a row for a document; `bold` has a place for the text."""
-    texts = [cell.translate(escapes) for cell in cells(row)]
-    keys = [key for key, _, _ in COLUMNS]
+def _formatted(table: Sequence[Row], escapes: dict[int, str], bold: str) -> list[list[str]]:
+    """The cells of all rows for a document; `bold` has a place for the text."""
+    shown = columns(table)
     return [
-        bold.format(text) if is_bold(row, key) else text
-        for key, text in zip(keys, texts, strict=True)
+        [
+            bold.format(text.translate(escapes)) if is_bold(row, key) else text.translate(escapes)
+            for (key, _, _), text in zip(shown, cells(row, shown), strict=True)
+        ]
+        for row in table
     ]
 
 
 def markdown(table: Sequence[Row]) -> str:
     head = [cell.translate(MARKDOWN) for cell in headings(table)]
     lines = [head, ["---"] + ["--:"] * (len(head) - 1)]
-    lines += [_formatted(row, MARKDOWN, "**{}**") for row in table]
+    lines += _formatted(table, MARKDOWN, "**{}**")
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def latex(table: Sequence[Row]) -> str:
     """A booktabs table."""
     named = headings(table)
-    lines = [" & ".join(_formatted(row, LATEX, r"\textbf{{{}}}")) + r" \\" for row in table]
+    lines = [" & ".join(row) + r" \\" for row in _formatted(table, LATEX, r"\textbf{{{}}}")]
     head = " & ".join(heading.translate(LATEX) for heading in named) + r" \\"
     columns = "l" + "r" * (len(named) - 1)
     above = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
@@ -185,7 +206,7 @@ def _with_spread(row: Row, key: str, share: bool) -> str:
 def headings(table: Sequence[Row]) -> list[str]:
     """Of the columns, with the metric that these rows have."""
     names = _metrics(table)
-    told = [heading for _, heading, _ in COLUMNS]
+    told = [heading for _, heading, _ in columns(table)]
     if names == ["accuracy"]:
         return told
     metric = metric_named(names[0])
@@ -201,7 +222,7 @@ def meanings(table: Sequence[Row]) -> list[str]:
     unit = "percentage points" if metric_named(name).share else f"in the unit of {name}"
     return [
         f"{unit}, mean over clients; above zero they win" if key == "gain" else what
-        for key, _, what in COLUMNS
+        for key, _, what in columns(table)
     ]
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from idiolect.report.significance import BOLD, NOTHING_BOLD
-from idiolect.report.tables import COLUMNS, Row, cells, headings, is_bold
+from idiolect.report.tables import Row, cells, columns, headings, is_bold
 
 # The columns of a narrow window, the one that says most first
-TELLING = ("accuracy", "gain", "harmed", "p10", "worst", "mb_up", "seconds_per_round", "best",
-           "protocol", "pooled", "mb_down", "steps", "samples", "lr")  # fmt: skip
+TELLING = ("accuracy", "gain", "harmed", "p10", "worst", "unseen", "validation", "mb_up",
+           "seconds_per_round", "best", "protocol", "pooled", "mb_down", "steps", "samples",
+           "lr")  # fmt: skip
 NARROWEST_NAME, GAP = 12, 3  # characters
 
 
@@ -19,34 +20,36 @@ def terminal(table: Sequence[Row], width: int | None = None) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    heads, texts = headings(table), [cells(row) for row in table]
-    shown = _fitting([heads, *texts], width or 10_000)
+    there = columns(table)
+    heads, texts = headings(table), [cells(row, there) for row in table]
+    keys = [key for key, _, _ in there]
+    shown = _fitting(keys, [heads, *texts], width or 10_000)
     used = sum(_widest([heads, *texts], n) + GAP for n in shown[1:])
     names = distinct([line[0] for line in texts], max(NARROWEST_NAME, (width or 10_000) - used))
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position in shown:
         view.add_column(heads[position], justify="right" if position else "left", no_wrap=True)
     for row, name, line in zip(table, names, texts, strict=True):
-        bold = [is_bold(row, key) for key, _, _ in COLUMNS]
+        bold = [is_bold(row, key) for key in keys]
         parts = [name, *line[1:]]
         view.add_row(*(Text(parts[n], style="bold" if bold[n] else "") for n in shown))
     notes = []
     if len(table) > 1:
         tested = any(row.get("standing") for row in table)
         notes.append(BOLD if tested else NOTHING_BOLD)
-    if len(shown) < len(COLUMNS):
-        left = ", ".join(heads[n] for n in range(len(COLUMNS)) if n not in shown)
+    if len(shown) < len(keys):
+        left = ", ".join(heads[n] for n in range(len(keys)) if n not in shown)
         notes.append(f"not shown in this width: {left}")
     view.caption, view.caption_justify = "\n".join(notes) or None, "left"
     return view
 
 
-def _fitting(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+def _fitting(keys: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[int]:
     """The columns that fit beside the names, by what they say."""
-    places = {key: n for n, (key, _, _) in enumerate(COLUMNS)}
+    places = {key: n for n, key in enumerate(keys)}
     room = width - min(_widest(lines, 0), max(NARROWEST_NAME, width // 3))
     shown = [0]
-    for key in TELLING:
+    for key in (key for key in TELLING if key in places):
         needed = _widest(lines, places[key]) + GAP
         if needed > room:
             break
