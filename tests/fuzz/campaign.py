@@ -35,8 +35,9 @@ SHARES = {
     "data files": 0.15,
     "client files": 0.1,
     "federations": 0.1,
-    "own data": 0.15,
-    "tasks": 0.1,
+    "own data": 0.12,
+    "tasks": 0.08,
+    "plug-ins": 0.05,
 }
 
 Found = Callable[[str, Case, Ending], None]

@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from idiolect.cli.app import app
+from idiolect.cli.failures import FAULT
 from idiolect.deploy.client_data import load_data
 from idiolect.errors import UserError
 from idiolect.runs import build
@@ -58,7 +59,8 @@ def play(case: Case) -> Ending:
             return Ending("traceback", traceback.format_exc()[-2000:])
         if time.monotonic() - begun > LIMIT:
             return Ending("hang", f"{time.monotonic() - begun:.1f} s")
-        for crash in (folder / "cache/crashes").glob("*"):
+        # A fault of the program; what goes wrong in a user's own code is kept there too.
+        for crash in (folder / "cache/crashes").glob("*") if code == FAULT else ():
             err += crash.read_text()
     return _judged(case, code, err)
 
@@ -74,7 +76,9 @@ def _judged(case: Case, code: int, err: str) -> Ending:
     errors = [line for line in lines if line.startswith("error: ")]
     if not lines and code == 2 and len(case.words) < 3:
         return Ending("clean error", "the help page")
-    if len(errors) != 1 or not lines[-1].startswith("error: ") or RAW.search(errors[0]):
+    own = any(name.endswith(".py") for name in case.files)  # its author reads Python's words
+    raw = not own and errors and RAW.search(errors[0])
+    if len(errors) != 1 or not lines[-1].startswith("error: ") or raw:
         return Ending("unclear message", err[-600:])
     if re.search("[\x00-\x08\x0b-\x1f\x7f]", err) or len(errors[0]) > 4000:
         return Ending("unclear message", repr(err[-600:]))

@@ -24,6 +24,7 @@ from tests.fuzz.mutations import (
     spoiled_table,
 )
 from tests.fuzz.own_data import own_files, task_federations
+from tests.fuzz.own_plugins import own_plugins
 from tests.fuzz.places import DATASETS, ROWS, sound
 
 METHODS = ("local", "fedavg", "fedper", "feddwa", "ditto", "fedprox")
@@ -435,4 +436,5 @@ EVERYTHING = {
     "federations": federations(),
     "own data": own_files(),
     "tasks": task_federations(),
+    "plug-ins": own_plugins(),
 }

@@ -20,6 +20,7 @@ from idiolect.core.local import Local
 from idiolect.core.method import Method, SgdMethod, cross_entropy
 from idiolect.core.tree import Record, Tree
 from idiolect.engine.engine import Engine
+from idiolect.errors import UserError
 
 T = TypeVar("T")
 
@@ -96,7 +97,10 @@ class Fit(Task):
     def call(self, method: Method, local: Local, *records: Record) -> tuple[Record, Record]:
         down, mine, *kept = records
         local.remembered = kept[0] if kept else {}
-        return method.fit(down, mine, local)
+        done = method.fit(down, mine, local)
+        if not isinstance(done, tuple) or [isinstance(part, dict) for part in done] != [True] * 2:
+            raise UserError(f"{method.name}.fit must return two dicts: what is sent, what is kept")
+        return done
 
     @staticmethod
     def cut(done: Fitted, first: int, last: int) -> Fitted:
