@@ -18,7 +18,7 @@ from idiolect.cli.app import app
 from idiolect.errors import UserError
 from idiolect.runs import environment
 
-LONG = {"nets", "scale"}  # even in their quick form
+LONG = {"nets", "scale", "seeds"}  # even in their quick form
 
 
 @pytest.mark.parametrize(
