@@ -54,7 +54,7 @@ def build(
     name = str(section.get("name"))
     own = own_code.is_own(name)
     make_it = own_code.load(name, nn.Module, "model", allow_code) if own else None
-    section, options = _divided(section, inspect.signature(make_it).parameters if make_it else ())
+    section, options = _divided(section, _arguments(make_it, name) if make_it else ())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if make_it is not None:
@@ -110,6 +110,13 @@ def list_models() -> list[dict[str, Any]]:
     """Every model: what it is, who brings it, and its options with type, default, bounds and
     meaning."""
     return [{**cls.about(), "package": of} for _, cls, of in Model.registry.entries()]
+
+
+def _arguments(make_it: type[nn.Module], name: str) -> Collection[str]:
+    try:
+        return inspect.signature(make_it).parameters
+    except (TypeError, ValueError) as error:
+        raise UserError(f"model '{name}' could not be built: {_one_line(error)}") from error
 
 
 def _own(
