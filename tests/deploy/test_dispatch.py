@@ -82,11 +82,13 @@ def test_work_that_takes_long_is_not_asked_for_twice(tmp_path: Path) -> None:
     """Once the server has seen how long an answer takes, it does not take slow for lost."""
     made = config("fedavg", rounds=3)
     transport = LocalTransport(clients_on_disk(tmp_path, 2))
-    ours = served(made, transport, 2, repeat=0.2, timeout=60.0)
+    ours = served(made, transport, 2, repeat=0.5, timeout=60.0)
     sent = 0.0
 
     def slow(answer: Payload) -> bool:
-        return answer.kind == "fit" and time.monotonic() < sent + 0.5
+        return (
+            answer.kind == "fit" and time.monotonic() < sent + 1.2
+        )  # long against the delays of a busy machine
 
     transport.hold = slow
     asked = []
@@ -94,5 +96,4 @@ def test_work_that_takes_long_is_not_asked_for_twice(tmp_path: Path) -> None:
         sent = time.monotonic()
         assert ours.step().arrived == [0, 1]
         asked.append(ours.registry.counts["asked again"])
-    # In the first round nothing is known yet; a busy machine may make the second longer still.
-    assert asked[0] >= 2 and asked[2] == asked[1]
+    assert asked == [2, 2, 2]  # in the first round nothing is known yet

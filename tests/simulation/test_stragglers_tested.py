@@ -15,8 +15,13 @@ from tests.conftest import simulation
 ROUNDS = 9
 
 
+QUICK = [("plga", 3), ("plga", 100), ("fedavg_async", 2), ("fedavg", 4)]
+CASES = [(name, n) for name in ("plga", "fedavg_async", "fedavg") for n in (2, 3, 4, 100)]
+
+
 @pytest.mark.parametrize(
-    ("name", "every"), [("plga", 3), ("plga", 100), ("fedavg_async", 2), ("fedavg", 4)]
+    ("name", "every"),
+    [pytest.param(*c, marks=[] if c in QUICK else [pytest.mark.heavy]) for c in CASES],
 )
 def test_a_straggler_is_tested_whenever_it_comes(
     name: str, every: int, ragged: Federation, small_net: nn.Module

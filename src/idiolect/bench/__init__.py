@@ -14,6 +14,7 @@ from typing import Any
 from idiolect.bench import adapter_tax, headline, job, nets, peers, scale, seeds, table, tax
 from idiolect.bench import round_time as rounds
 from idiolect.bench.job import Job, Row
+from idiolect.core.text import command_typed
 from idiolect.engine import select
 from idiolect.errors import UserError, did_you_mean
 from idiolect.runs.environment import machine
@@ -103,7 +104,9 @@ def run(
             takes = [n for n, b in BENCHMARKS.items() if option in b.options]
             raise UserError(f"benchmark '{name}' has no --{option}; {', '.join(takes)} has")
     about = {"name": name, "what": benchmark.what, "quick": quick}
-    result: dict[str, Any] = about | {"rows": [], "machine": machine(device)}
+    here = machine(device)
+    here["command"] = command_typed(here["command"])
+    result: dict[str, Any] = about | {"rows": [], "machine": here}
 
     def note() -> None:
         keep(result | {"unfinished": True})

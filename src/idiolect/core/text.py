@@ -7,6 +7,8 @@ from typing import Any
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format, surrogate, … characters
 CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")  # how Python shows a type
+PROGRAM = re.compile(r"^(\S*/)?(__main__\.py|idiolect)(?=\s|$)")
+FOLDERS = re.compile(r"(?<![^\s=:,'\"])/(?:[^\s/]+/)+(?=[^\s/])")
 
 
 def one_line(value: Any) -> str:
@@ -24,6 +26,16 @@ def reason(error: BaseException) -> str:
     """What an error of a library says, short enough to stand in a message."""
     said = CLASS.sub(r"\1", " ".join(str(error).split()))
     return shortened(said) or type(error).__name__
+
+
+def without_folders(text: str) -> str:
+    """`…/demo` for `/home/somebody/runs/demo`: nobody needs the folders of this machine."""
+    return FOLDERS.sub("…/", text)
+
+
+def command_typed(command: str) -> str:
+    """A command line as it is typed elsewhere: `idiolect` whatever started it, no folders."""
+    return without_folders(PROGRAM.sub("idiolect", command))
 
 
 def _visible(character: str) -> str:

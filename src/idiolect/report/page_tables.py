@@ -1,6 +1,5 @@
 """The tables and texts of the HTML page; every word from a run's files is escaped."""
 
-import re
 import time
 from collections.abc import Sequence
 from html import escape as escape_html
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from idiolect.core.text import one_line
+from idiolect.core.text import command_typed, one_line, without_folders
 from idiolect.report.load import Run
 from idiolect.report.plots import score_axis
 from idiolect.report.run_groups import Group
@@ -164,7 +163,9 @@ def clients(sets: Sequence[Group], found: Sequence[Run]) -> str:
 
 def how_to_repeat(found: Sequence[Run]) -> str:
     """Commands and versions, then the settings of every run."""
-    commands = dict.fromkeys(_command(run) for run in found if run.env.get("command"))
+    commands = dict.fromkeys(
+        command_typed(str(run.env["command"])) for run in found if run.env.get("command")
+    )
     shown = ("device_name", "platform", "python", "commit", "packages")
     places = dict.fromkeys(
         settings.dump({key: run.env[key] for key in shown if run.env.get(key)}) for run in found
@@ -181,17 +182,6 @@ def how_to_repeat(found: Sequence[Run]) -> str:
         f'<section><h2>Settings, and how to repeat it</h2><p class="note">{note}</p>'
         f"{''.join(blocks)}</section>"
     )
-
-
-def _command(run: Run) -> str:
-    """As it was given, without the folder that the program lay in."""
-    told = re.sub(r"^(\S*/)?(__main__\.py|idiolect)(?=\s|$)", "idiolect", str(run.env["command"]))
-    return without_folders(told)
-
-
-def without_folders(text: str) -> str:
-    """`…/demo` for `/home/somebody/runs/demo`: nobody needs the folders of this machine."""
-    return re.sub(r"(?<![^\s=:,'\"])/(?:[^\s/]+/)+(?=[^\s/])", "…/", text)
 
 
 def _row_head(group: Group, text: str) -> str:
