@@ -79,6 +79,12 @@ BENCHMARKS = {
 }
 
 
+def _machine(device: str) -> dict[str, Any]:
+    """As of a run; the files are published, so the command is told without folders."""
+    here = machine(device)
+    return here | {"command": command_typed(here["command"])}
+
+
 def run(
     name: str,
     device: str = "auto",
@@ -104,9 +110,7 @@ def run(
             takes = [n for n, b in BENCHMARKS.items() if option in b.options]
             raise UserError(f"benchmark '{name}' has no --{option}; {', '.join(takes)} has")
     about = {"name": name, "what": benchmark.what, "quick": quick}
-    here = machine(device)
-    here["command"] = command_typed(here["command"])
-    result: dict[str, Any] = about | {"rows": [], "machine": here}
+    result: dict[str, Any] = about | {"rows": [], "machine": _machine(device)}
 
     def note() -> None:
         keep(result | {"unfinished": True})
