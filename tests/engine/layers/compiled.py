@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from idiolect.engine.layers import triton_kernels
+from idiolect.engine.layers import triton_kernels, triton_pool
 
 HOPPER = GPUTarget("cuda", 90, 32)
 
@@ -68,8 +68,12 @@ class Launch:
 
 def main() -> None:
     seen: dict[str, Any] = {}
-    for name in ("_outputs", "_to_weights", "_fold", "_pool", "_unpool"):
-        setattr(triton_kernels, name, Launch(getattr(triton_kernels, name), seen))
+    for room, names in (
+        (triton_kernels, ("_outputs", "_to_weights")),
+        (triton_pool, ("_pool", "_move")),
+    ):
+        for name in names:
+            setattr(room, name, Launch(getattr(room, name), seen))
     k, b = 20, 16  # the second convolution of `pfllib-round`
     x = torch.empty(k, b, 32, 14, 14, device="meta")
     w = torch.empty(k, 64, 32, 5, 5, device="meta")
@@ -77,10 +81,8 @@ def main() -> None:
     for precision in ("tf32x3", "tf32"):
         y = triton_kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, precision)
         triton_kernels.to_weights(x, y, w.shape[3:], how, precision)
-    triton_kernels.fold(
-        torch.empty(k, b, 800, 10, 10, device="meta"), w.shape[3:], x.shape[3:], how
-    )
-    triton_kernels.unpool(y, triton_kernels.pool(y, 2), 2)
+    small, where = triton_pool.pool(y, 2)
+    triton_pool.unpool(where, small, y.shape[-2:], 2)
     print(json.dumps(seen))
 
 

@@ -46,15 +46,15 @@ def model() -> nn.Module:
     ).double()
 
 
-def derivatives(module: nn.Module) -> list[Tensor]:
+def derivatives(module: nn.Module, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """Losses of three clients, their gradients, a gradient through a gradient (as Per-FedAvg takes)
     and one through per-sample gradients."""
     draw = torch.Generator().manual_seed(1)
     start = {
-        n: 0.4 * torch.randn(3, *p.shape, generator=draw, dtype=torch.float64)
+        n: 0.4 * torch.randn(3, *p.shape, generator=draw, dtype=torch.float64).to(dtype)
         for n, p in module.named_parameters()
     }
-    x = torch.randn(3, 5, 2, 4, 4, generator=draw, dtype=torch.float64)
+    x = torch.randn(3, 5, 2, 4, 4, generator=draw, dtype=torch.float64).to(dtype)
     y = torch.randint(0, 3, (3, 5), generator=draw)
 
     def loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -101,6 +101,25 @@ def test_on_a_gpu_pooling_is_ours_too() -> None:
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
+@needs_triton
+def test_a_convolution_that_pools_has_every_derivative() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(
+        *(nn.Conv2d(2, 17, 3, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(17, 5, 2, bias=False), nn.MaxPool2d(2), nn.Tanh()),
+        *(nn.Flatten(), nn.Linear(5, 3)),
+    )
+    ours = deepcopy(plain)
+    layers.install(ours, torch.device("cuda"))
+    kinds = [type(m) for m in ours]
+    assert kinds[:3] == [conv.PooledConv2d, nn.Identity, nn.ReLU]
+    assert kinds[3:6] == [conv.PooledConv2d, nn.Identity, nn.Tanh]
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in plain.named_parameters()]
+    found = derivatives(ours, torch.float32)
+    for a, b in zip(derivatives(plain.double()), found, strict=True):
+        assert (a - b).norm() < 1e-5 * a.norm()
+
+
 def test_unusual_layers_are_left_alone() -> None:
     kept = nn.ModuleList(
         [
@@ -134,9 +153,15 @@ def test_kernels_of_a_convolution(shape: tuple[int, ...]) -> None:
     near = {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(conv.Fused.outputs(x, w, bias, how), true, **near)
     torch.testing.assert_close(conv.Fused.to_weights(x, g, w.shape[3:], how), to_w, **near)
-    torch.testing.assert_close(conv.Columns.to_inputs(g, w, x.shape[3:], how), to_x, **near)
-    if stride == 1:
-        torch.testing.assert_close(conv.Fused.to_inputs(g, w, x.shape[3:], how), to_x, **near)
+    torch.testing.assert_close(conv.Fused.to_inputs(g, w, x.shape[3:], how), to_x, **near)
+    x.requires_grad_()
+    w.requires_grad_()
+    ours, _ = conv.PooledOutputs.apply(x, w, bias, how)
+    true = F.max_pool2d(conv.Each.outputs(x, w, bias, how).flatten(0, 1), 2).unflatten(0, (k, b))
+    torch.testing.assert_close(ours, true, **near)
+    g = torch.randn_like(true)
+    for a, e in zip(*(torch.autograd.grad(y, (x, w), g) for y in (ours, true)), strict=True):
+        torch.testing.assert_close(a, e, **near)
 
 
 @needs_triton
@@ -150,10 +175,13 @@ def test_kernel_of_a_skinny_product(batch: int, inputs: int, outputs: int) -> No
 
 
 @needs_triton
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(("shape", "side"), [((2, 3, 4, 6), 2), ((3, 2, 7, 10), 3)])
-def test_pooling_breaks_ties_as_pytorch_does(shape: tuple[int, ...], side: int) -> None:
-    x = torch.randint(0, 3, shape).double().requires_grad_()
-    true, ours = F.max_pool2d(x, side), pool.WindowMax.apply(x, side)
+def test_pooling_breaks_ties_as_pytorch_does(
+    shape: tuple[int, ...], side: int, format: torch.memory_format
+) -> None:
+    x = torch.randint(0, 3, shape).double().to(memory_format=format).requires_grad_()
+    true, ours = F.max_pool2d(x, side), pool.WindowMax.apply(x, side)[0]
     assert torch.equal(true, ours)
     g = torch.randn_like(true)
     assert torch.equal(torch.autograd.grad(true, x, g)[0], torch.autograd.grad(ours, x, g)[0])
@@ -163,7 +191,12 @@ def test_pooling_breaks_ties_as_pytorch_does(shape: tuple[int, ...], side: int) 
 def test_pooling_passes_on_nan() -> None:
     x = torch.arange(16.0).reshape(1, 1, 4, 4)
     x[0, 0, 0, 0] = x[0, 0, 3, 3] = torch.nan
-    torch.testing.assert_close(pool.WindowMax.apply(x, 2), F.max_pool2d(x, 2), equal_nan=True)
+    true = F.max_pool2d(x, 2)
+    torch.testing.assert_close(pool.WindowMax.apply(x, 2)[0], true, equal_nan=True)
+    one, how = torch.ones(1, 1, 1, 1, 1), ((1, 1), (0, 0), (1, 1))
+    ours, where = conv.PooledOutputs.apply(x[None], one, None, how)
+    torch.testing.assert_close(ours[0], true, equal_nan=True)
+    assert where.flatten().tolist() == [0, 3, 3, 3]
 
 
 class Clock:

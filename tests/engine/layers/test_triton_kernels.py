@@ -28,9 +28,10 @@ def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     products = {"_outputs", "_outputs tf32", "_to_weights", "_to_weights tf32"}
-    assert set(found) == {*products, "_fold", "_pool", "_unpool"}
+    assert set(found) == {*products, "_pool", "_move"}
     for kernel in products:
         assert found[kernel]["matrix_products"], kernel
         assert not found[kernel]["unguarded"], kernel
-        assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)
-    assert found["_to_weights"]["wide_loads"], found
+        assert found[kernel]["wide_loads"], (kernel, found)
+        if kernel.startswith("_outputs"):
+            assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from idiolect.engine.layers.conv import Conv1d, Conv2d
+from idiolect.engine.layers.conv import Conv1d, Conv2d, PooledConv2d
 from idiolect.engine.layers.linear import StackedLinear
 from idiolect.engine.layers.norm import StackedLayerNorm
 from idiolect.engine.layers.pool import MaxPool2d
@@ -29,6 +29,9 @@ def install(module: nn.Module, device: torch.device) -> None:
         layer.__class__ = LOW_RANK.get(type(layer), type(layer))
         if StackedRecurrent.replaces(layer):
             layer.__class__ = StackedRecurrent.of(type(layer))
+    for layers in module.modules():
+        if isinstance(layers, nn.Sequential):
+            _pool_inside(layers)
 
 
 def _pool_first(layers: nn.Sequential) -> None:
@@ -37,3 +40,11 @@ def _pool_first(layers: nn.Sequential) -> None:
         relu, pool = layers[at], layers[at + 1]
         if type(relu) is nn.ReLU and type(pool) is nn.MaxPool2d and not pool.return_indices:
             layers[at], layers[at + 1] = pool, relu
+
+
+def _pool_inside(layers: nn.Sequential) -> None:
+    """Let a convolution pool what it computes, where max-pooling follows; its place is empty."""
+    for at in range(len(layers) - 1):
+        conv, pool = layers[at], layers[at + 1]
+        if type(conv) is Conv2d and type(pool) is MaxPool2d and pool.side == 2:
+            conv.__class__, layers[at + 1] = PooledConv2d, nn.Identity()

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect.engine.layers.autotune import AUTOTUNER, about
+from idiolect.engine.layers.pool import Back, WindowMax
 from idiolect.engine.layers.stack_function import (
     Stacked,
     fused,
@@ -47,6 +48,19 @@ class Conv2d(nn.Conv2d):
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
         out: Tensor = Outputs.apply(x[None], self.weight[None], bias, how).squeeze(0)
+        return out
+
+
+class PooledConv2d(Conv2d):
+    """A convolution with the max-pooling over windows of 2 by 2 behind it, on a GPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 3 or x.dtype != torch.float32 or same_for_all(self.weight, x):
+            out: Tensor = WindowMax.apply(super().forward(x), 2)[0]
+            return out
+        how = (self.stride, self.padding, self.dilation)
+        bias = None if self.bias is None else self.bias[None]
+        out = PooledOutputs.apply(x[None], self.weight[None], bias, how)[0].squeeze(0)
         return out
 
 
@@ -93,6 +107,41 @@ class Outputs(Stacked):
             g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
             None,
         )
+
+
+class PooledOutputs(Stacked):
+    """The largest of every 2 by 2 outputs, `[K, B, O, oh / 2, ow / 2]`, and which it was: one
+    kernel, which never writes the other three."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> tuple[Tensor, Tensor]:
+        y, where = fused().pooled_outputs(x, w, bias, how, precision())
+        return y, where
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, w, bias, ctx.how = inputs
+        ctx.biased = bias is not None
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(x, w, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, where = ctx.saved_tensors
+        to_x, to_w, to_bias, _ = ctx.needs_input_grad
+        all = Back.apply(where, g, _size(x, w, ctx.how), 2)
+        return (
+            ToInputs.apply(all, w, x.shape[3:], ctx.how) if to_x else None,
+            ToWeights.apply(x, all, w.shape[3:], ctx.how) if to_w else None,
+            g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
+            None,
+        )
+
+
+def _size(x: Tensor, w: Tensor, how: Geometry) -> torch.Size:
+    """Height and width of the outputs."""
+    given = zip(x.shape[3:], w.shape[3:], *how, strict=True)
+    return torch.Size([(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in given])
 
 
 class ToInputs(Stacked):
@@ -206,35 +255,19 @@ class Fused:
 
     @staticmethod
     def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
-        return fused().outputs(x.contiguous(), w.contiguous(), bias, how, precision())
+        return fused().outputs(x, w, bias, how, precision())
 
     @staticmethod
     def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
-        """With stride 1, outputs of another convolution: the gradient padded, the weights turned
-        around, inputs and outputs exchanged."""
-        (_, (ph, pw), (dh, dw)), (kh, kw) = how, w.shape[3:]
-        up, left = dh * (kh - 1) - ph, dw * (kw - 1) - pw
-        wide = F.pad(g, (left, left, up, up))
-        turned = w.flip(3, 4).transpose(1, 2).contiguous()
-        return fused().outputs(wide, turned, None, ((1, 1), (0, 0), (dh, dw)), precision())
+        return fused().to_inputs(g, w, size, how, precision())
 
     @staticmethod
     def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry) -> Tensor:
-        return fused().to_weights(x.contiguous(), g.contiguous(), size, how, precision())
-
-
-class Columns(Fused):
-    """Our own kernels; the gradient of the inputs as one product and a sum over window places."""
-
-    @staticmethod
-    def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
-        whole = w.flatten(2).transpose(1, 2).contiguous()[..., None, None]  # a 1 x 1 convolution
-        flat = fused().outputs(g.contiguous(), whole, None, fused().POINTWISE, precision())
-        return fused().fold(flat, w.shape[3:], size, how)
+        return fused().to_weights(x, g, size, how, precision())
 
 
 MIN_VALUES_CLIENT_BY_CLIENT = 1 << 16  # of one client, from which a CPU is faster that way
-ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused, "columns": Columns}
+ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused}
 
 
 def _fastest(map: str, *args: Any) -> Tensor:
@@ -258,11 +291,7 @@ def candidates(map: str, args: tuple[Any, ...]) -> list[str]:
     if map == "to_weights" and precision() != "tf32":
         # PyTorch's own, grouped, may lose digits: 9e-4 off on an H200, with TF32 forbidden.
         names.remove("grouped")
-    if map != "to_inputs":
-        return [*names, "fused"]
-    (stride, padding, _), size = args[3], args[1].shape[3:]
-    turns = stride == (1, 1) and all(p < s for p, s in zip(padding, size, strict=True))
-    return [*names, "columns", *(["fused"] if turns else [])]
+    return [*names, "fused"]
 
 
 def _side(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ class Stacked(Function):
     """A map over stacks: the first axis of every tensor is the client."""
 
     @classmethod
-    def vmap(cls, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+    def vmap(cls, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         """A further axis of clients (or samples) joins the stack."""
         n = info.batch_size
         joined = []
@@ -23,7 +23,10 @@ class Stacked(Function):
             if isinstance(arg, Tensor):
                 arg = with_clients(arg, dim, n).flatten(0, 1)
             joined.append(arg)
-        return cls.apply(*joined).unflatten(0, (n, -1)), 0
+        out = cls.apply(*joined)
+        if isinstance(out, tuple):
+            return tuple(one.unflatten(0, (n, -1)) for one in out), (0,) * len(out)
+        return out.unflatten(0, (n, -1)), 0
 
 
 def with_clients(x: Tensor, dim: int | None, clients: int) -> Tensor:
@@ -56,6 +59,12 @@ def fused() -> Any:
     if find_spec("triton") is None:
         return None
     return import_module("idiolect.engine.layers.triton_kernels")
+
+
+@cache
+def fused_pool() -> Any:
+    """Those for max-pooling; only where `fused` has its own."""
+    return import_module("idiolect.engine.layers.triton_pool")
 
 
 def precision() -> str:

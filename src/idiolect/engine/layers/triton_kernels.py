@@ -2,8 +2,10 @@
 gathered from the images as it is needed, never written down.
 
 The three maps of a convolution (see `conv.py`), for `x [K, B, C, H, W]` and `w [K, O, C, h, w]`:
-outputs, gradient of the inputs, gradient of the weights. Products are float32: `tf32x3` splits
-every operand in two for the tensor cores and keeps single precision; `tf32` does not split.
+outputs, gradient of the inputs, gradient of the weights. Images of many channels lie with the
+channels of a pixel side by side, so that four values are moved at a time; so do all outputs.
+Products are float32: `tf32x3` splits every operand in two for the tensor cores and keeps single
+precision; `tf32` does not split.
 """
 
 from __future__ import annotations
@@ -15,20 +17,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCKS_TO_FILL_GPU = 2 * 132  # an H200 has 132 multiprocessors
-SMALL_BLOCKS_TO_FILL_GPU = 11 * 132
+BLOCKS_TO_FILL_GPU = 4 * 132  # an H200 has 132 multiprocessors
 MAX_PARTS_OF_SUM = 16
-PLACES_PER_BLOCK = 256  # where every place of an image is computed on its own
+MIN_CHANNELS_SIDE_BY_SIDE = 16  # fewer are read plane by plane
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut: rows, depth and columns of a block, and how it is run; and how many
+    """How a product is cut: rows, columns and depth of a block, and how it is run; and how many
     blocks there should be where that can be chosen."""
 
     rows: int
-    depth: int
     columns: int
+    depth: int
     warps: int
     stages: int
     blocks: int = BLOCKS_TO_FILL_GPU
@@ -36,40 +37,90 @@ class Tile:
 
 @triton.jit
 def _outputs(
-    x, w, bias, y, M,
+    x, w, bias, y, where, M,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    UH: tl.constexpr, UW: tl.constexpr, TURNED: tl.constexpr, LAST: tl.constexpr,
+    BIAS: tl.constexpr, POOLED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """A row is a place of an output; `POOLED`: four rows are a window, of which the largest value
+    is kept, and which it was. `UH`, `UW`: the image is as if its pixels lay so far apart, with
+    zeros between. `TURNED`: the window is read from its end."""
     R: tl.constexpr = C * KH * KW
     k = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
-    n, at = m // (OH * OW), m % (OH * OW)
-    top, left = at // OW * SH - PH, at % OW * SW - PW
-    row = n * (C * H * W) + top * W + left
-    x += k * (M // (OH * OW)) * (C * H * W)
+    if POOLED:
+        WIDE: tl.constexpr = OW // 2
+        PLACES: tl.constexpr = OH // 2 * WIDE * 4
+        at = m % PLACES // 4
+        oh, ow = at // WIDE * 2 + m % 4 // 2, at % WIDE * 2 + m % 2
+    else:
+        PLACES: tl.constexpr = OH * OW
+        oh, ow = m % PLACES // OW, m % OW
+    n = m // PLACES
+    top, left = oh * SH - PH, ow * SW - PW
+    x += k * (M // PLACES) * (C * H * W)
     w += k * O * R
     acc = tl.zeros((BM, BN), tl.float32)
     for start in range(0, R, BK):
         r = start + tl.arange(0, BK)
-        c, ij = r // (KH * KW), r % (KH * KW)
+        if LAST:
+            ij, c = r // C, r % C
+        else:
+            c, ij = r // (KH * KW), r % (KH * KW)
         i, j = ij // KW * DH, ij % KW * DW
-        real = (m < M)[:, None] & (r < R)[None, :]
-        if PH > 0 or PW > 0:
+        real, known = (m < M)[:, None], (o < O)[:, None]
+        if R % BK != 0:  # a mask that says nothing would keep Triton from moving four at a time
+            real &= (r < R)[None, :]
+            known &= (r < R)[None, :]
+        if UH > 1 or UW > 1:
             ih, iw = top[:, None] + i[None, :], left[:, None] + j[None, :]
-            real &= (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + row[:, None] + (c * (H * W) + i * W + j)[None, :], real, 0.0)
-        b = tl.load(w + r[:, None] + o[None, :] * R, (r < R)[:, None] & (o < O)[None, :], 0.0)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+            real &= (ih >= 0) & (ih < H * UH) & (iw >= 0) & (iw < W * UW)
+            real &= (ih % UH == 0) & (iw % UW == 0)
+            pixel = n[:, None] * (H * W) + ih // UH * W + iw // UW
+            a = tl.load(x + pixel * C + c[None, :], real, 0.0)
+        else:
+            if PH > 0 or PW > 0:
+                ih, iw = top[:, None] + i[None, :], left[:, None] + j[None, :]
+                real &= (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+            if LAST:
+                row = n * (C * H * W) + top * (W * C) + left * C
+                a = tl.load(x + row[:, None] + (i * (W * C) + j * C + c)[None, :], real, 0.0)
+            else:
+                row = n * (C * H * W) + top * W + left
+                a = tl.load(x + row[:, None] + (c * (H * W) + i * W + j)[None, :], real, 0.0)
+        at_w = r
+        if TURNED:
+            at_w = (KH * KW - 1 - ij) * C + c
+        b = tl.load(w + o[:, None] * R + at_w[None, :], known, 0.0)
+        acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
     if BIAS:
         acc += tl.load(bias + k * O + o, o < O, 0.0)[None, :]
-    y += k * M * O
-    to = (n * (O * OH * OW) + at)[:, None] + (o * (OH * OW))[None, :]
-    tl.store(y + to, acc, (m < M)[:, None] & (o < O)[None, :])
+    if POOLED:
+        # Four rows of a window side by side: first, second, third, fourth.
+        four = tl.permute(tl.reshape(acc, (BM // 4, 2, 2, BN)), (0, 3, 2, 1))
+        upper, lower = tl.split(four)
+        best, second = tl.split(upper)
+        third, fourth = tl.split(lower)
+        place = tl.zeros((BM // 4, BN), tl.int8)
+        place = tl.where((second > best) | (second != second), 1, place)
+        best = tl.where((second > best) | (second != second), second, best)
+        place = tl.where((third > best) | (third != third), 2, place)
+        best = tl.where((third > best) | (third != third), third, best)
+        place = tl.where((fourth > best) | (fourth != fourth), 3, place)
+        best = tl.where((fourth > best) | (fourth != fourth), fourth, best)
+        window = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
+        to = k * (M // 4) * O + window[:, None] * O + o[None, :]
+        kept = (window < M // 4)[:, None] & (o < O)[None, :]
+        tl.store(y + to, best, kept)
+        tl.store(where + to, place.to(tl.int8), kept)
+    else:
+        to = k * M * O + m[:, None] * O + o[None, :]
+        tl.store(y + to, acc, (m < M)[:, None] & (o < O)[None, :])
 
 
 @triton.jit(do_not_specialize=["PARTS"])
@@ -79,6 +130,7 @@ def _to_weights(
     O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    LAST: tl.constexpr, G_LAST: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     R: tl.constexpr = C * KH * KW
@@ -86,9 +138,11 @@ def _to_weights(
     part = tl.program_id(2) % PARTS
     r = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
-    c, ij = r // (KH * KW), r % (KH * KW)
+    if LAST:
+        ij, c = r // C, r % C
+    else:
+        c, ij = r // (KH * KW), r % (KH * KW)
     i, j = ij // KW * DH, ij % KW * DW
-    row = c * (H * W) + i * W + j
     x += k * (M // (OH * OW)) * (C * H * W)
     g += k * M * O
     blocks = tl.cdiv(tl.cdiv(M, BK), PARTS)
@@ -101,72 +155,21 @@ def _to_weights(
         if PH > 0 or PW > 0:
             ih, iw = i[:, None] + top[None, :], j[:, None] + left[None, :]
             real &= (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + row[:, None] + (n * (C * H * W) + top * W + left)[None, :], real, 0.0)
-        at_g = (n * (O * OH * OW) + at)[:, None] + (o * (OH * OW))[None, :]
+        if LAST:
+            at_x = n * (C * H * W) + top * (W * C) + left * C
+            a = tl.load(x + (i * (W * C) + j * C + c)[:, None] + at_x[None, :], real, 0.0)
+        else:
+            at_x = n * (C * H * W) + top * W + left
+            a = tl.load(x + (c * (H * W) + i * W + j)[:, None] + at_x[None, :], real, 0.0)
+        if G_LAST:
+            at_g = m[:, None] * O + o[None, :]
+        else:
+            at_g = (n * (O * OH * OW) + at)[:, None] + (o * (OH * OW))[None, :]
         b = tl.load(g + at_g, (m < M)[:, None] & (o < O)[None, :], 0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     w += (part * (tl.num_programs(2) // PARTS) + k) * O * R
-    tl.store(w + r[:, None] + (o * R)[None, :], acc, (r < R)[:, None] & (o < O)[None, :])
-
-
-@triton.jit
-def _fold(
-    flat, x, N,
-    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    plane, place = at // (H * W), (at % (H * W)).to(tl.int32)
-    flat += plane * (KH * KW * OH * OW)
-    top, left = place // W + PH, place % W + PW
-    total = tl.zeros((BLOCK,), flat.dtype.element_ty)
-    for i in tl.static_range(0, KH):
-        for j in tl.static_range(0, KW):
-            oh, ow = top - i * DH, left - j * DW
-            real = (at < N) & (oh >= 0) & (ow >= 0) & (oh % SH == 0) & (ow % SW == 0)
-            oh, ow = oh // SH, ow // SW
-            real &= (oh < OH) & (ow < OW)
-            total += tl.load(flat + (i * KW + j) * (OH * OW) + oh * OW + ow, real, 0.0)
-    tl.store(x + at, total, at < N)
-
-
-@triton.jit
-def _pool(x, y, N, H: tl.constexpr, W: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr):
-    OH: tl.constexpr = H // S
-    OW: tl.constexpr = W // S
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    corner = at // (OH * OW) * (H * W) + at % (OH * OW) // OW * (S * W) + at % OW * S
-    best = tl.load(x + corner, at < N, 0.0)
-    for q in tl.static_range(1, S * S):
-        v = tl.load(x + corner + q // S * W + q % S, at < N, 0.0)
-        best = tl.where((v > best) | (v != v), v, best)
-    tl.store(y + at, best, at < N)
-
-
-@triton.jit
-def _unpool(
-    x, g, out, N,
-    H: tl.constexpr, W: tl.constexpr, S: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Per window: `BACK` puts g where x is largest and zero elsewhere, else picks g there."""
-    OH: tl.constexpr = H // S
-    OW: tl.constexpr = W // S
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    corner = at // (OH * OW) * (H * W) + at % (OH * OW) // OW * (S * W) + at % OW * S
-    best = tl.load(x + corner, at < N, 0.0)
-    where = tl.zeros((BLOCK,), tl.int32)
-    for q in tl.static_range(1, S * S):
-        v = tl.load(x + corner + q // S * W + q % S, at < N, 0.0)
-        larger = (v > best) | (v != v)
-        best = tl.where(larger, v, best)
-        where = tl.where(larger, q, where)
-    if BACK:
-        value = tl.load(g + at, at < N, 0.0)
-        for q in tl.static_range(0, S * S):
-            tl.store(out + corner + q // S * W + q % S, tl.where(where == q, value, 0.0), at < N)
-    else:
-        tl.store(out + at, tl.load(g + corner + where // S * W + where % S, at < N, 0.0), at < N)
+    to = (c * (KH * KW) + ij)[:, None] + (o * R)[None, :]
+    tl.store(w + to, acc, (r < R)[:, None] & (o < O)[None, :])
 
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
@@ -175,85 +178,107 @@ POINTWISE = ((1, 1), (0, 0), (1, 1))
 
 def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision: str) -> Tensor:
     """`[K, B, O, oh, ow]`."""
-    shape = _shape(x.shape, w.shape, how)
-    clients, batch, (_, _, _, o, oh, ow, *_) = len(x), x.shape[1], shape
-    y = x.new_empty(clients, batch, o, oh, ow)
-    rows = batch * oh * ow
-    t = _tile(o, w.shape[2:].numel(), clients * rows, precision)
+    x, last = _lying(x)
+    w = w.permute(0, 1, 3, 4, 2) if last else w
+    shape = _shape(x.shape, w.shape[1], _kernel(w, last), how)
+    return _launch(x, w.contiguous(), bias, shape, (1, 1, False, last), False, precision)[0]
+
+
+def pooled_outputs(
+    x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision: str
+) -> tuple[Tensor, Tensor]:
+    """The largest outputs of every window of 2 by 2, `[K, B, O, oh / 2, ow / 2]`, and which of the
+    four it was."""
+    x, last = _lying(x)
+    w = w.permute(0, 1, 3, 4, 2) if last else w
+    shape = _shape(x.shape, w.shape[1], _kernel(w, last), how)
+    return _launch(x, w.contiguous(), bias, shape, (1, 1, False, last), True, precision)
+
+
+def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
+    """Gradient of the inputs `[K, B, C, *size]`: outputs of another convolution. The gradient is
+    padded, its places lie a stride apart, the weights are turned around, and inputs and outputs
+    are exchanged."""
+    (up, (ph, pw), (dh, dw)), (kh, kw) = how, w.shape[3:]
+    padding = dh * (kh - 1) - ph, dw * (kw - 1) - pw
+    shape = (*g.shape[2:], w.shape[2], *size, kh, kw, 1, 1, *padding, dh, dw)
+    turned = w.permute(0, 2, 3, 4, 1).contiguous()
+    return _launch(side_by_side(g), turned, None, shape, (*up, True, True), False, precision)[0]
+
+
+def _launch(
+    x: Tensor, w: Tensor, bias: Tensor | None, shape: tuple[int, ...],
+    how: tuple[int, int, bool, bool], pooled: bool, precision: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    (clients, batch), (o, oh, ow) = x.shape[:2], shape[3:6]
+    oh, ow = (oh // 2, ow // 2) if pooled else (oh, ow)
+    y = x.new_empty(clients, batch, oh, ow, o)
+    where = x.new_empty(y.shape if pooled else 1, dtype=torch.int8)
+    rows = batch * oh * ow * (4 if pooled else 1)
+    t = _tile(o, shape[0] * shape[6] * shape[7], clients * rows, precision)
     grid = (triton.cdiv(rows, t.rows), triton.cdiv(o, t.columns), clients)
     _outputs[grid](
-        x, w, x if bias is None else bias, y, rows, *shape, bias is not None,
+        x, w, x if bias is None else bias, y, where, rows, *shape, *how, bias is not None, pooled,
         t.rows, t.columns, t.depth, precision, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return y
+    return as_planes(y), as_planes(where) if pooled else where
 
 
 def skinny(x: Tensor, w: Tensor, precision: str) -> Tensor:
     """`x [K, B, I]`, `w [K, O, I]` -> `[K, O, B]`: the long sum over I is that of a convolution's
     weights over all places."""
-    x, w, none = x[:, None, ..., None], w[:, None, ..., None], torch.Size((1, 1))
-    return to_weights(x, w, none, POINTWISE, precision)[..., 0, 0]
+    x, w = x[:, None, ..., None], w[:, None, ..., None]
+    return _sums(x, w, torch.Size((1, 1)), POINTWISE, precision, False, False)[..., 0, 0]
 
 
 def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
-    """Gradient of the weights `[K, O, C, *size]`. A long sum is cut into parts that are added up
-    afterwards, so that few clients keep the GPU busy too."""
+    """Gradient of the weights `[K, O, C, *size]`."""
+    x, last = _lying(x)
+    return _sums(x, side_by_side(g), size, how, precision, last, True)
+
+
+def _sums(
+    x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str, last: bool, g_last: bool
+) -> Tensor:
+    """A long sum is cut into parts that are added up afterwards, so that few clients keep the GPU
+    busy too."""
     shape = torch.Size((len(g), g.shape[2], x.shape[2], *size))
     depth, rows = g[0, :, 0].numel(), shape[2:].numel()
-    t = _weights_tile(rows, shape[1], depth, len(x), precision)
+    t = _weights_tile(rows, shape[1], len(x), last, precision)
     blocks = triton.cdiv(rows, t.rows), triton.cdiv(shape[1], t.columns)
     free = t.blocks // (len(x) * blocks[0] * blocks[1])
     parts = max(1, min(free, MAX_PARTS_OF_SUM, triton.cdiv(depth, t.depth) // 4))
     w = x.new_empty(parts, *shape)
     _to_weights[(*blocks, len(x) * parts)](
-        x, g, w, depth, parts, *_shape(x.shape, shape, how),
+        x, g, w, depth, parts, *_shape(x.shape, shape[1], size, how), last, g_last,
         t.rows, t.columns, t.depth, precision, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return w[0] if parts == 1 else w.sum(0)
 
 
-def fold(flat: Tensor, window: torch.Size, size: torch.Size, how: Geometry) -> Tensor:
-    """`[K, B, C h w, oh, ow]` -> `[K, B, C, *size]`: every place adds up what the windows over it
-    say."""
-    k, b, columns, oh, ow = flat.shape
-    x = flat.new_empty(k, b, columns // window.numel(), *size)
-    (sh, sw), (ph, pw), (dh, dw) = how
-    _fold[(triton.cdiv(x.numel(), PLACES_PER_BLOCK),)](
-        flat, x, x.numel(), *size, oh, ow, *window, sh, sw, ph, pw, dh, dw, PLACES_PER_BLOCK
-    )
-    return x
+def side_by_side(x: Tensor) -> Tensor:
+    """The same values; in memory the channels of a pixel side by side."""
+    return as_planes(x.permute(0, 1, 3, 4, 2).contiguous())
 
 
-def pool(x: Tensor, size: int) -> Tensor:
-    """The largest value of every window of `size` by `size`."""
-    y = x.new_empty(*x.shape[:-2], x.shape[-2] // size, x.shape[-1] // size)
-    grid = (triton.cdiv(y.numel(), PLACES_PER_BLOCK),)
-    _pool[grid](x, y, y.numel(), *x.shape[-2:], size, PLACES_PER_BLOCK)
-    return y
+def as_planes(x: Tensor) -> Tensor:
+    """`[K, B, H, W, C]` seen as `[K, B, C, H, W]`."""
+    return x.permute(0, 1, 4, 2, 3)
 
 
-def unpool(x: Tensor, g: Tensor, size: int) -> Tensor:
-    """g at the largest value of every window of x, zero elsewhere."""
-    whole = all(n % size == 0 for n in x.shape[-2:])
-    out = torch.empty_like(x) if whole else torch.zeros_like(x)
-    _unpool[(triton.cdiv(g.numel(), PLACES_PER_BLOCK),)](
-        x, g, out, g.numel(), *x.shape[-2:], size, True, PLACES_PER_BLOCK
-    )
-    return out
+def _lying(x: Tensor) -> tuple[Tensor, bool]:
+    """Images as the kernels read them, and whether channels lie side by side."""
+    last = x.shape[2] >= MIN_CHANNELS_SIDE_BY_SIDE
+    return (side_by_side(x) if last else x.contiguous()), last
 
 
-def pick(x: Tensor, v: Tensor, size: int) -> Tensor:
-    """v where every window of x is largest."""
-    out = x.new_empty(*x.shape[:-2], x.shape[-2] // size, x.shape[-1] // size)
-    _unpool[(triton.cdiv(out.numel(), PLACES_PER_BLOCK),)](
-        x, v, out, out.numel(), *x.shape[-2:], size, False, PLACES_PER_BLOCK
-    )
-    return out
+def _kernel(w: Tensor, last: bool) -> torch.Size:
+    return w.shape[2:4] if last else w.shape[3:]
 
 
-def _shape(x: torch.Size, w: torch.Size, how: Geometry) -> tuple[int, ...]:
+def _shape(x: torch.Size, o: int, size: torch.Size, how: Geometry) -> tuple[int, ...]:
     """What the kernels are compiled for: C H W, O oh ow, h w, stride, padding, dilation."""
-    (c, h, wide), (o, _, kh, kw) = x[2:], w[1:]
+    (c, h, wide), (kh, kw) = x[2:], size
     (sh, sw), (ph, pw), (dh, dw) = how
     oh = (h + 2 * ph - dh * (kh - 1) - 1) // sh + 1
     ow = (wide + 2 * pw - dw * (kw - 1) - 1) // sw + 1
@@ -263,34 +288,31 @@ def _shape(x: torch.Size, w: torch.Size, how: Geometry) -> tuple[int, ...]:
 def _tile(columns: int, depth: int, rows: int, precision: str) -> Tile:
     """What was fastest on an H200 for products of this kind."""
     width = _width(columns)
-    if columns > 64:
-        return Tile(64, 32, 128, 2, 3) if precision == "tf32" else Tile(64, 64, 128, 4, 2)
-    if width <= 32:
-        return Tile(64, 128, width, 4, 2) if 64 < depth <= 128 else Tile(64, 32, width, 2, 3)
-    if rows < 64 * BLOCKS_TO_FILL_GPU // 2:
-        return Tile(32, 64, width, 4, 2)
-    return Tile(128, 32, width, 4, 3) if precision == "tf32" else Tile(64, 64, width, 4, 2)
+    once = precision == "tf32"
+    if 64 < depth <= 128 and width <= 32:
+        return Tile(128 if once else 64, width, 128, 4, 2)
+    if rows < 64 * BLOCKS_TO_FILL_GPU // 4:
+        return Tile(64, min(width, 32), 32, 4, 4)
+    if columns > 64 and once:
+        return Tile(128, 128, 32, 8, 3)
+    if once or width > 32:
+        return Tile(128, width, 32, 8 if width > 32 else 4, 3)
+    return Tile(64, width, 32, 4, 3)
 
 
-def _weights_tile(rows: int, columns: int, depth: int, clients: int, precision: str) -> Tile:
+def _weights_tile(rows: int, columns: int, clients: int, last: bool, precision: str) -> Tile:
     width = _width(columns)
     if rows <= 16:
-        return Tile(16, 64, 128 if columns >= 128 else width, 4, 3)
+        return Tile(16, 128 if columns >= 128 else width, 64, 4, 3)
     if width <= 32:
-        rows, depth, warps, stages = (32, 64, 4, 2) if precision == "tf32" else (32, 32, 2, 3)
-        return Tile(rows, depth, width, warps, stages, SMALL_BLOCKS_TO_FILL_GPU)
-    if clients == 1:
-        return Tile(32, 32, width, 2, 3)
-    if precision == "tf32":
-        return Tile(64, 32, width, 4, 3)
-    long = depth >= 4096 or clients * triton.cdiv(rows, 64) >= 2 * BLOCKS_TO_FILL_GPU
-    return Tile(64, 32, width, 4, 3, 2 * BLOCKS_TO_FILL_GPU) if long else Tile(64, 64, width, 4, 2)
+        return Tile(32, width, 32, 1, 3, 2 * BLOCKS_TO_FILL_GPU)
+    if clients <= 4 or not last:
+        return Tile(32, width, 32, 4, 4)
+    if precision == "tf32" and columns > 64:
+        return Tile(128, width, 32, 2, 3, 2 * BLOCKS_TO_FILL_GPU)
+    return Tile(32, width, 64, 4, 3) if precision == "tf32" else Tile(64, width, 16, 2, 4)
 
 
 def _width(columns: int) -> int:
-    return min(64, _power(columns))
-
-
-def _power(n: int) -> int:
     """The next power of two, as large as the tensor cores need."""
-    return max(16, triton.next_power_of_2(n))
+    return min(64, max(16, triton.next_power_of_2(columns)))
