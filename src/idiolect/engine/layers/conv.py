@@ -56,11 +56,11 @@ class PooledConv2d(Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 3 or x.dtype != torch.float32 or same_for_all(self.weight, x):
-            out: Tensor = WindowMax.apply(super().forward(x), 2)[0]
-            return out
+            apart: Tensor = WindowMax.apply(super().forward(x), 2)[0]
+            return apart
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
-        out = PooledOutputs.apply(x[None], self.weight[None], bias, how)[0].squeeze(0)
+        out: Tensor = PooledOutputs.apply(x[None], self.weight[None], bias, how)[0].squeeze(0)
         return out
 
 

@@ -53,15 +53,13 @@ def _outputs(
     k = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
+    WIDE: tl.constexpr = OW // 2
+    PLACES: tl.constexpr = OH // 2 * WIDE * 4 if POOLED else OH * OW
+    n, at = m // PLACES, m % PLACES
     if POOLED:
-        WIDE: tl.constexpr = OW // 2
-        PLACES: tl.constexpr = OH // 2 * WIDE * 4
-        at = m % PLACES // 4
-        oh, ow = at // WIDE * 2 + m % 4 // 2, at % WIDE * 2 + m % 2
+        oh, ow = at // 4 // WIDE * 2 + m % 4 // 2, at // 4 % WIDE * 2 + m % 2
     else:
-        PLACES: tl.constexpr = OH * OW
-        oh, ow = m % PLACES // OW, m % OW
-    n = m // PLACES
+        oh, ow = at // OW, at % OW
     top, left = oh * SH - PH, ow * SW - PW
     x += k * (M // PLACES) * (C * H * W)
     w += k * O * R

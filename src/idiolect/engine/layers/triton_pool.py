@@ -1,4 +1,4 @@
-"""Max-pooling as Triton kernels, over windows side by side, in the order in which the images lie."""
+"""Max-pooling as Triton kernels, over windows side by side, in the order images lie in."""
 
 from __future__ import annotations
 
