@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
 from idiolect.engine import layers
-from idiolect.engine.layers import conv, linear, pool
+from idiolect.engine.layers import conv, linear, norm, pool
 from idiolect.engine.layers.autotune import Autotuner
 from idiolect.engine.layers.stack_function import fused
 
@@ -118,6 +118,31 @@ def test_a_convolution_that_pools_has_every_derivative() -> None:
     found = derivatives(ours, torch.float32)
     for a, b in zip(derivatives(plain.double()), found, strict=True):
         assert (a - b).norm() < 1e-5 * a.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_batch_norms_of_a_stack(dtype: torch.dtype) -> None:
+    """Values, gradients and running statistics are PyTorch's, however the images lie."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.BatchNorm2d(3), nn.Tanh(), nn.BatchNorm2d(3, momentum=0.3)).to(dtype)
+    ours = deepcopy(plain)
+    layers.install(ours, torch.device("cuda"))
+    assert type(ours[0]) is norm.StackedBatchNorm2d
+    leaves = {n: torch.rand(2, *p.shape, dtype=dtype) for n, p in plain.state_dict().items()}
+    leaves = {n: v for n, v in leaves.items() if "tracked" not in n}
+    x, found = 3 + torch.randn(2, 4, 3, 5, 6, dtype=dtype), []
+    for layer in (plain, ours, ours):
+        for one in (layer[0], layer[2]):
+            one.num_batches_tracked = None
+        p = {n: v.clone().requires_grad_("running" not in n) for n, v in leaves.items()}
+        y = vmap(lambda p, x, m=layer: functional_call(m, p, (x,)).square().sum())(p, x)
+        weights = [v for v in p.values() if v.requires_grad]
+        running = [v for v in p.values() if not v.requires_grad]
+        found.append([y, *running, *torch.autograd.grad(y.sum(), weights)])
+        x = x.movedim(2, -1).contiguous().movedim(-1, 2)
+    for true, one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, true)
+        torch.testing.assert_close(other, true)
 
 
 def test_unusual_layers_are_left_alone() -> None:

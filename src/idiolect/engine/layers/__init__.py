@@ -7,7 +7,7 @@ from torch import nn
 
 from idiolect.engine.layers.conv import Conv1d, Conv2d, PooledConv2d
 from idiolect.engine.layers.linear import StackedLinear
-from idiolect.engine.layers.norm import StackedLayerNorm
+from idiolect.engine.layers.norm import StackedBatchNorm2d, StackedLayerNorm
 from idiolect.engine.layers.pool import MaxPool2d
 from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
@@ -21,6 +21,7 @@ def install(module: nn.Module, device: torch.device) -> None:
             _pool_first(layers)
     better: list[Any] = [Conv1d, Conv2d, StackedLayerNorm]
     if device.type == "cuda":  # elsewhere PyTorch's own are as good, and cost less per call
+        better += [StackedBatchNorm2d]
         better += [StackedLinear] if fused() is None else [StackedLinear, MaxPool2d]
     for layer in module.modules():
         for kind in better:

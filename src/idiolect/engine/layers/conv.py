@@ -102,7 +102,7 @@ class Outputs(Stacked):
         x, w = ctx.saved_tensors
         to_x, to_w, to_bias, _ = ctx.needs_input_grad
         return (
-            ToInputs.apply(g, w, x.shape[3:], ctx.how) if to_x else None,
+            _lying_as(x, ToInputs.apply(g, w, x.shape[3:], ctx.how)) if to_x else None,
             ToWeights.apply(x, g, w.shape[3:], ctx.how) if to_w else None,
             g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
             None,
@@ -131,11 +131,16 @@ class PooledOutputs(Stacked):
         to_x, to_w, to_bias, _ = ctx.needs_input_grad
         all = Back.apply(where, g, _size(x, w, ctx.how), 2)
         return (
-            ToInputs.apply(all, w, x.shape[3:], ctx.how) if to_x else None,
+            _lying_as(x, ToInputs.apply(all, w, x.shape[3:], ctx.how)) if to_x else None,
             ToWeights.apply(x, all, w.shape[3:], ctx.how) if to_w else None,
             g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
             None,
         )
+
+
+def _lying_as(x: Tensor, g: Tensor) -> Tensor:
+    """The gradient of x; plane by plane in memory where x is, as other layers then expect."""
+    return g.contiguous() if x.is_contiguous() else g
 
 
 def _size(x: Tensor, w: Tensor, how: Geometry) -> torch.Size:
