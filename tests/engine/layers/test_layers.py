@@ -120,17 +120,18 @@ def test_a_convolution_that_pools_has_every_derivative() -> None:
         assert (a - b).norm() < 1e-5 * a.norm()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_batch_norms_of_a_stack(dtype: torch.dtype) -> None:
+def test_batch_norms_of_a_stack() -> None:
     """Values, gradients and running statistics are PyTorch's, however the images lie."""
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.BatchNorm2d(3), nn.Tanh(), nn.BatchNorm2d(3, momentum=0.3)).to(dtype)
+    plain = nn.Sequential(nn.BatchNorm2d(3), nn.Tanh(), nn.BatchNorm2d(3, momentum=0.3)).double()
     ours = deepcopy(plain)
     layers.install(ours, torch.device("cuda"))
     assert type(ours[0]) is norm.StackedBatchNorm2d
-    leaves = {n: torch.rand(2, *p.shape, dtype=dtype) for n, p in plain.state_dict().items()}
+    leaves = {
+        n: torch.rand(2, *p.shape, dtype=torch.float64) for n, p in plain.state_dict().items()
+    }
     leaves = {n: v for n, v in leaves.items() if "tracked" not in n}
-    x, found = 3 + torch.randn(2, 4, 3, 5, 6, dtype=dtype), []
+    x, found = 3 + torch.randn(2, 4, 3, 5, 6, dtype=torch.float64), []
     for layer in (plain, ours, ours):
         for one in (layer[0], layer[2]):
             one.num_batches_tracked = None

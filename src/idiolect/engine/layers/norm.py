@@ -1,6 +1,9 @@
-"""Norms of K clients at once. Layer norms: all samples are normalised by one kernel of PyTorch,
-then each client's scale and shift come in one pass instead of two. Batch norms: sums over the images as
-they lie in memory, where PyTorch's own would put the clients' channels side by side first."""
+"""Norms of K clients at once.
+
+Layer norms: all samples are normalised by one kernel of PyTorch, then each client's scale and shift
+come in one pass instead of two. Batch norms: sums over the images as they lie in memory, where
+PyTorch's own would put the clients' channels side by side first.
+"""
 
 from typing import Any
 
