@@ -128,8 +128,6 @@ def test_batch_norms_of_a_stack() -> None:
     layers.install(ours, torch.device("cuda"))
     assert type(ours[0]) is norm.StackedBatchNorm2d
     leaves = {n: torch.rand(2, *p.shape).double() for n, p in plain.state_dict().items()}
-        n: torch.rand(2, *p.shape, dtype=torch.float64) for n, p in plain.state_dict().items()
-    }
     leaves = {n: v for n, v in leaves.items() if "tracked" not in n}
     x, found = 3 + torch.randn(2, 4, 3, 5, 6, dtype=torch.float64), []
     for layer in (plain, ours, ours):
