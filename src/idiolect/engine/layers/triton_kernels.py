@@ -36,6 +36,23 @@ class Tile:
 
 
 @triton.jit
+def _first_largest(acc, BM: tl.constexpr, BN: tl.constexpr):
+    """Of every four rows: the largest values, and which row has them first."""
+    four = tl.permute(tl.reshape(acc, (BM // 4, 2, 2, BN)), (0, 3, 2, 1))
+    upper, lower = tl.split(four)
+    best, second = tl.split(upper)
+    third, fourth = tl.split(lower)
+    place = tl.zeros((BM // 4, BN), tl.int8)
+    place = tl.where((second > best) | (second != second), 1, place)
+    best = tl.where((second > best) | (second != second), second, best)
+    place = tl.where((third > best) | (third != third), 2, place)
+    best = tl.where((third > best) | (third != third), third, best)
+    place = tl.where((fourth > best) | (fourth != fourth), 3, place)
+    best = tl.where((fourth > best) | (fourth != fourth), fourth, best)
+    return best, place.to(tl.int8)
+
+
+@triton.jit
 def _outputs(
     x, w, bias, y, where, M,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
@@ -99,23 +116,12 @@ def _outputs(
     if BIAS:
         acc += tl.load(bias + k * O + o, o < O, 0.0)[None, :]
     if POOLED:
-        # Four rows of a window side by side: first, second, third, fourth.
-        four = tl.permute(tl.reshape(acc, (BM // 4, 2, 2, BN)), (0, 3, 2, 1))
-        upper, lower = tl.split(four)
-        best, second = tl.split(upper)
-        third, fourth = tl.split(lower)
-        place = tl.zeros((BM // 4, BN), tl.int8)
-        place = tl.where((second > best) | (second != second), 1, place)
-        best = tl.where((second > best) | (second != second), second, best)
-        place = tl.where((third > best) | (third != third), 2, place)
-        best = tl.where((third > best) | (third != third), third, best)
-        place = tl.where((fourth > best) | (fourth != fourth), 3, place)
-        best = tl.where((fourth > best) | (fourth != fourth), fourth, best)
+        best, place = _first_largest(acc, BM, BN)
         window = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
         to = k * (M // 4) * O + window[:, None] * O + o[None, :]
         kept = (window < M // 4)[:, None] & (o < O)[None, :]
         tl.store(y + to, best, kept)
-        tl.store(where + to, place.to(tl.int8), kept)
+        tl.store(where + to, place, kept)
     else:
         to = k * M * O + m[:, None] * O + o[None, :]
         tl.store(y + to, acc, (m < M)[:, None] & (o < O)[None, :])
