@@ -36,6 +36,15 @@ class Tile:
 
 
 @triton.jit
+def _place(at, OW: tl.constexpr, POOLED: tl.constexpr):
+    """Row and column of an output; `POOLED`: the four of a window follow one another."""
+    WIDE: tl.constexpr = OW // 2
+    if POOLED:
+        return at // 4 // WIDE * 2 + at % 4 // 2, at // 4 % WIDE * 2 + at % 2
+    return at // OW, at % OW
+
+
+@triton.jit
 def _first_largest(acc, BM: tl.constexpr, BN: tl.constexpr):
     """Of every four rows: the largest values, and which row has them first."""
     four = tl.permute(tl.reshape(acc, (BM // 4, 2, 2, BN)), (0, 3, 2, 1))
@@ -63,30 +72,21 @@ def _outputs(
     BIAS: tl.constexpr, POOLED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A row is a place of an output; `POOLED`: four rows are a window, of which the largest value
-    is kept, and which it was. `UH`, `UW`: the image is as if its pixels lay so far apart, with
-    zeros between. `TURNED`: the window is read from its end."""
+    """A row is a place of an output; `POOLED`: the largest of four is kept, and which it was.
+    `UH`, `UW`: pixels as if so far apart. `TURNED`: the window is read from its end."""
     R: tl.constexpr = C * KH * KW
     k = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
-    WIDE: tl.constexpr = OW // 2
-    PLACES: tl.constexpr = OH // 2 * WIDE * 4 if POOLED else OH * OW
+    PLACES: tl.constexpr = OH // 2 * (OW // 2) * 4 if POOLED else OH * OW
     n, at = m // PLACES, m % PLACES
-    if POOLED:
-        oh, ow = at // 4 // WIDE * 2 + m % 4 // 2, at // 4 % WIDE * 2 + m % 2
-    else:
-        oh, ow = at // OW, at % OW
+    oh, ow = _place(at, OW, POOLED)
     top, left = oh * SH - PH, ow * SW - PW
-    x += k * (M // PLACES) * (C * H * W)
-    w += k * O * R
+    x, w = x + k * (M // PLACES) * (C * H * W), w + k * O * R
     acc = tl.zeros((BM, BN), tl.float32)
     for start in range(0, R, BK):
         r = start + tl.arange(0, BK)
-        if LAST:
-            ij, c = r // C, r % C
-        else:
-            c, ij = r // (KH * KW), r % (KH * KW)
+        ij, c = (r // C, r % C) if LAST else (r % (KH * KW), r // (KH * KW))
         i, j = ij // KW * DH, ij % KW * DW
         real, known = (m < M)[:, None], (o < O)[:, None]
         if R % BK != 0:  # a mask that says nothing would keep Triton from moving four at a time
@@ -94,23 +94,18 @@ def _outputs(
             known &= (r < R)[None, :]
         if UH > 1 or UW > 1:
             ih, iw = top[:, None] + i[None, :], left[:, None] + j[None, :]
-            real &= (ih >= 0) & (ih < H * UH) & (iw >= 0) & (iw < W * UW)
-            real &= (ih % UH == 0) & (iw % UW == 0)
+            real &= (ih >= 0) & (ih < H * UH) & (ih % UH == 0)
+            real &= (iw >= 0) & (iw < W * UW) & (iw % UW == 0)
             pixel = n[:, None] * (H * W) + ih // UH * W + iw // UW
             a = tl.load(x + pixel * C + c[None, :], real, 0.0)
         else:
             if PH > 0 or PW > 0:
                 ih, iw = top[:, None] + i[None, :], left[:, None] + j[None, :]
                 real &= (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-            if LAST:
-                row = n * (C * H * W) + top * (W * C) + left * C
-                a = tl.load(x + row[:, None] + (i * (W * C) + j * C + c)[None, :], real, 0.0)
-            else:
-                row = n * (C * H * W) + top * W + left
-                a = tl.load(x + row[:, None] + (c * (H * W) + i * W + j)[None, :], real, 0.0)
-        at_w = r
-        if TURNED:
-            at_w = (KH * KW - 1 - ij) * C + c
+            row = n * (C * H * W) + (top * W + left) * (C if LAST else 1)
+            column = (i * W + j) * C + c if LAST else c * (H * W) + i * W + j
+            a = tl.load(x + row[:, None] + column[None, :], real, 0.0)
+        at_w = (KH * KW - 1 - ij) * C + c if TURNED else r
         b = tl.load(w + o[:, None] * R + at_w[None, :], known, 0.0)
         acc = tl.dot(a, tl.trans(b), acc, input_precision=PRECISION)
     if BIAS:
@@ -118,12 +113,12 @@ def _outputs(
     if POOLED:
         best, place = _first_largest(acc, BM, BN)
         window = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
-        to = k * (M // 4) * O + window[:, None] * O + o[None, :]
+        to = (k * (M // 4) + window)[:, None] * O + o[None, :]
         kept = (window < M // 4)[:, None] & (o < O)[None, :]
-        tl.store(y + to, best, kept)
         tl.store(where + to, place, kept)
+        tl.store(y + to, best, kept)
     else:
-        to = k * M * O + m[:, None] * O + o[None, :]
+        to = (k * M + m)[:, None] * O + o[None, :]
         tl.store(y + to, acc, (m < M)[:, None] & (o < O)[None, :])
 
 
@@ -159,12 +154,9 @@ def _to_weights(
         if PH > 0 or PW > 0:
             ih, iw = i[:, None] + top[None, :], j[:, None] + left[None, :]
             real &= (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        if LAST:
-            at_x = n * (C * H * W) + top * (W * C) + left * C
-            a = tl.load(x + (i * (W * C) + j * C + c)[:, None] + at_x[None, :], real, 0.0)
-        else:
-            at_x = n * (C * H * W) + top * W + left
-            a = tl.load(x + (c * (H * W) + i * W + j)[:, None] + at_x[None, :], real, 0.0)
+        row = (i * W + j) * C + c if LAST else c * (H * W) + i * W + j
+        column = n * (C * H * W) + (top * W + left) * (C if LAST else 1)
+        a = tl.load(x + row[:, None] + column[None, :], real, 0.0)
         if G_LAST:
             at_g = m[:, None] * O + o[None, :]
         else:
