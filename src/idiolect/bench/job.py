@@ -32,7 +32,7 @@ class Job:
     rounds: int = 3
     engines: tuple[str, ...] = ("stacked",)
     options: dict[str, Any] = field(default_factory=dict)  # of the simulation
-    peer: tuple[str, str] | None = None  # whose code does the same, and its name for the method
+    peers: tuple[tuple[str, str], ...] = ()  # whose code does the same, its name for the method
     peer_rounds: int = 2  # after a first one
 
     def simulation(

@@ -33,7 +33,9 @@ def bench(
     ] = False,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help="Also time its own code: pfllib=PATH, fedas=PATH or pfl=PATH."),
+        typer.Option(
+            help="Also time its own code: NAME=PATH; pfllib, fedas, flbench, blazefl or pfl."
+        ),
     ] = None,
     peer_rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")
@@ -48,6 +50,7 @@ def bench(
 ) -> None:
     """Time this machine: rounds, the price of stacking, growth with clients, other libraries."""
     from idiolect import bench as benchmarks
+    from idiolect.bench import peers
 
     known, device = benchmarks.BENCHMARKS, given["device"] or "auto"
     if list_them:
@@ -56,7 +59,7 @@ def bench(
         return
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise UserError(f"cannot write {out}: --out is a file in a folder that exists")
-    against = benchmarks.peers.parse(peer or [])
+    against = peers.parse(peer or [])
     _check_peers(name, against)
     note = " (quick: small sizes, random data)" if quick else ""
     options = {n: v for n, v in (given | {"only": only}).items() if v and n != "device"}
