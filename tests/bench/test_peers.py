@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from idiolect import bench, methods, models
 from idiolect.bench import peers
-from idiolect.bench.comparison import Comparison
+from idiolect.bench.against_peers import AgainstPeers
 from idiolect.bench.headline import headline_jobs
 from idiolect.bench.job import Job, Row, random_federation
 from idiolect.bench.round_time import pfllib_jobs
@@ -389,7 +389,7 @@ def test_a_row_for_each_peer_and_no_work_done_twice(
     monkeypatch.setattr(peers, "check", lambda *_: None)
     result: dict[str, Any] = {"name": "test", "rows": []}
     both = {"flbench": tmp_path, "blazefl": tmp_path}
-    theirs = Comparison(result, both, "cuda", None, tmp_path, lambda line: None)
+    theirs = AgainstPeers(result, both, "cuda", None, tmp_path, lambda line: None)
     one = job()
     for seconds in (2.0, 1.0):
         rows = [{"seconds": seconds}]

@@ -13,7 +13,7 @@ from typing import Any
 
 from idiolect.bench import adapter_tax, headline, job, nets, scale, seeds, table, tax
 from idiolect.bench import round_time as rounds
-from idiolect.bench.comparison import Comparison
+from idiolect.bench.against_peers import AgainstPeers
 from idiolect.bench.job import Job, Row
 from idiolect.core.text import command_typed
 from idiolect.engine import select
@@ -75,7 +75,10 @@ BENCHMARKS = {
     ),
     "seeds": Benchmark("a round of three seeds in one stack against one seed", seeds.seeds),
     "scale": Benchmark(
-        "seconds a round and device memory as the number of clients grows", scale.scale
+        "seconds a round, memory and disk as the number of clients grows: cohorts of 100, private "
+        "models on disk",
+        scale.scale,
+        options=("clients", "rounds"),
     ),
     "server": Benchmark("server algebra against clients and parameters", scale.server),
 }
@@ -125,7 +128,7 @@ def run(
         return result
     with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
         asked = {peer: path for peer, path in (against or {}).items() if peer in benchmark.peers}
-        theirs = Comparison(result, asked, device, peer_rounds, Path(folder), say)
+        theirs = AgainstPeers(result, asked, device, peer_rounds, Path(folder), say)
         for one in benchmark.jobs(quick, device, **options):
             ours = []
             for engine in one.engines:

@@ -30,7 +30,7 @@ def samples(file: Path) -> TensorDataset:
     return TensorDataset(torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]))
 
 
-class Samples(PartitionedDataset):
+class DealtSamples(PartitionedDataset):
     """One file of training samples per client; the server tests with everybody's test samples."""
 
     def __init__(self, folder: Path):
@@ -65,7 +65,7 @@ def main(settings: dict[str, Any]) -> None:
     shared = {
         "model_selector": Cnn(**size),
         "model_name": "cnn",
-        "dataset": Samples(Path("samples").absolute()),
+        "dataset": DealtSamples(Path("samples").absolute()),
         "num_clients": clients,
         "batch_size": settings["batch_size"],
         "device": device,

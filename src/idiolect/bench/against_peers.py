@@ -9,7 +9,7 @@ from idiolect.bench.job import Job, Row
 from idiolect.errors import UserError
 
 
-class Comparison:
+class AgainstPeers:
     """Runs the peers it is given; what they do, and which of them fail, goes into the result."""
 
     def __init__(
