@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from idiolect.cli.app import app
 from idiolect.errors import UserError
 from idiolect.runs import environment
 
-LONG = {"nets", "scale", "seeds"}  # even in their quick form
+LONG = {"nets", "seeds"}  # even in their quick form
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,37 @@ def test_cpu_job_is_the_split_of_all_of_mnist(monkeypatch: pytest.MonkeyPatch) -
     assert int(whole.sum()) == 70_000 and len(whole) == 20
     assert (federation.sizes("train") == (0.75 * whole).long()).all()
     assert whole.max() > 2 * whole.min()
+
+
+def test_scale_counts_what_every_client_keeps() -> None:
+    """Private models of all clients lie on the disk before the first round, not only those of the
+    clients that took part; a growing file is counted once."""
+    rows = bench.run("scale", "cpu", quick=True, clients="20,40", rounds=1)["rows"]
+    assert [row["clients"] for row in rows] == [20, 40]
+    for row in rows:
+        models = row["clients"] * 41_410 * 4 / 2**20
+        assert models <= row["disk_MiB"] < 1.2 * models
+
+
+@pytest.mark.parametrize("given", ["0", "10,x", "-5", "1e3"])
+def test_numbers_of_clients(given: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "scale", "--quick", "--clients", given])
+    assert done.exit_code == 2 and "--clients takes numbers" in done.stderr
+
+
+def test_figure_of_clients(tmp_path: Path) -> None:
+    """A line for each machine, named."""
+    script = Path(__file__).parents[2] / "benchmarks/clients_figure.py"
+    rows = [{"clients": n, "cohort": 100, "seconds": 0.1} for n in (1000, 10_000)]
+    for name, device in (("NVIDIA H200", "cuda"), ("AMD EPYC", "cpu")):
+        machine = {"device": device, "device_name": name, "threads": 2}
+        (tmp_path / f"{device}.json").write_text(json.dumps({"rows": rows, "machine": machine}))
+    files = [str(tmp_path / "cuda.json"), str(tmp_path / "cpu.json")]
+    command = [sys.executable, str(script), *files, "-o", str(tmp_path / "scale.svg")]
+    subprocess.run(command, check=True)
+    drawn = (tmp_path / "scale.svg").read_text()
+    for words in ("NVIDIA H200", "AMD EPYC, 2 threads", "10,000", "seconds a round of 100 clients"):
+        assert words in drawn
 
 
 def test_uneven_ends() -> None:

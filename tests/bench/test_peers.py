@@ -1,6 +1,6 @@
 """Peers: small stand-ins with their names, written here; the real ones where a path is given.
 
-IDIOLECT_PEER_PFLLIB, IDIOLECT_PEER_FEDAS and IDIOLECT_PEER_PFL name checkouts.
+IDIOLECT_PEER_PFLLIB, _FEDAS, _PFL, _FLBENCH and _BLAZEFL name checkouts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from typer.testing import CliRunner
 
 from idiolect import bench, methods, models
 from idiolect.bench import peers
+from idiolect.bench.against_peers import AgainstPeers
 from idiolect.bench.headline import headline_jobs
 from idiolect.bench.job import Job, Row, random_federation
+from idiolect.bench.round_time import pfllib_jobs
 from idiolect.cli.app import app
 from idiolect.errors import UserError
 from idiolect.runs import environment
@@ -80,15 +82,17 @@ def fake_pfllib(tmp_path: Path) -> Path:
     return root
 
 
-def job(algorithm: str = "FedAvg") -> Job:
-    federation = random_federation([8, 12], (1, 28, 28), 0.5)
-    section = {"name": "fedavg", "lr": 0.1, "batch_size": 4}
-    return Job({"method": "fedavg"}, section, federation, peer=("pfllib", algorithm))
+FEDAVG = ("pfllib", "FedAvg")
+
+
+def job(shape: tuple[int, ...] = (1, 28, 28)) -> Job:
+    federation = random_federation([8, 12], shape, 0.5)
+    return Job({"method": "fedavg"}, {"name": "fedavg", "lr": 0.1, "batch_size": 4}, federation)
 
 
 def test_a_peer_gets_our_samples_and_is_stopped_in_time(fake_pfllib: Path, tmp_path: Path) -> None:
     one = job()
-    found = peers.run(one, fake_pfllib, "cpu", 3, tmp_path)
+    found = peers.run(one, FEDAVG, fake_pfllib, "cpu", 3, tmp_path)
     fed = one.federation
     rows = torch.cat([*fed.train, *fed.test])
     total = float(fed.inputs(rows).sum() + fed.y[rows].sum())
@@ -101,7 +105,7 @@ def test_a_peer_gets_our_samples_and_is_stopped_in_time(fake_pfllib: Path, tmp_p
 
 def test_a_peer_that_fails_is_one_line(fake_pfllib: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"peer pfllib FedPer failed.*FedPer is broken") as error:
-        peers.run(job("FedPer"), fake_pfllib, "cpu", 1, tmp_path)
+        peers.run(job(), ("pfllib", "FedPer"), fake_pfllib, "cpu", 1, tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -110,7 +114,7 @@ def test_a_stand_in_is_no_library(fake_pfllib: Path, tmp_path: Path) -> None:
     main = fake_pfllib / "system/main.py"
     main.write_text(MAIN.replace("Server(args).train()", "import calmsize; calmsize.size(1)"))
     with pytest.raises(UserError, match=r"calmsize.size is needed: install calmsize"):
-        peers.run(job(), fake_pfllib, "cpu", 1, tmp_path)
+        peers.run(job(), FEDAVG, fake_pfllib, "cpu", 1, tmp_path)
 
 
 def test_command_compares_and_fails_at_the_end(fake_pfllib: Path, tmp_path: Path) -> None:
@@ -138,10 +142,10 @@ def test_a_stopped_benchmark_keeps_what_it_measured(
 ) -> None:
     real = peers.run
 
-    def stopped(one: Job, *rest: Any) -> Row:
-        if one.peer == ("pfllib", "FedPer"):
+    def stopped(one: Job, whose: tuple[str, str], *rest: Any) -> Row:
+        if whose == ("pfllib", "FedPer"):
             raise KeyboardInterrupt
-        return real(one, *rest)
+        return real(one, whose, *rest)
 
     monkeypatch.setattr(peers, "run", stopped)
     out = tmp_path / "result.json"
@@ -158,7 +162,7 @@ def test_a_copy_inside_another_repository_has_no_version(fake_pfllib: Path, tmp_
     """Not the commit of the repository around it; its own checkout has one."""
 
     def version() -> Any:
-        return peers.run(job(), fake_pfllib, "cpu", 1, tmp_path)["version"]
+        return peers.run(job(), FEDAVG, fake_pfllib, "cpu", 1, tmp_path)["version"]
 
     def commit(place: Path) -> str:
         who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
@@ -186,6 +190,228 @@ def test_a_benchmark_without_that_peer(tmp_path: Path) -> None:
     assert "'server' has no job for pfl; --peer pfl goes with pfl-headline" in done.stderr
 
 
+# --- FL-bench ---
+
+FLBENCH = {
+    "config/defaults.yaml": "method: none\ncommon: {global_epoch: 100, seed: 7}\n"
+    "model: {name: lenet5}\ndataset: {name: mnist}\noptimizer: {lr: 0.01}\n",
+    "src/utils/constants.py": "FLBENCH_ROOT = None\n",
+    "src/utils/functional.py": "import pynvml\n\ndef get_optimal_cuda_device(use_cuda):\n"
+    "    pynvml.nvmlInit()\n",
+    "data/utils/datasets.py": """
+import numpy as np
+import torchvision
+from torchvision import transforms
+
+class Synthetic:
+    def __init__(self, root):
+        self.x, self.y = np.load(root / "data.npy"), np.load(root / "targets.npy")
+
+WEIGHTS = torchvision.models.ResNet18_Weights.DEFAULT
+DATASETS = {"cifar10": lambda root: transforms.Compose([]), "synthetic": Synthetic}
+""",
+    "src/server/fedavg.py": """
+import pickle
+from types import SimpleNamespace
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from data.utils.datasets import DATASETS
+from src.utils.constants import FLBENCH_ROOT
+from src.utils.functional import get_optimal_cuda_device
+
+class FedAvgClient:
+    def evaluate(self, server, client):
+        dealt = server.dealt["data_indices"][client]
+        rows = dealt["train"] + dealt["test"]
+        return float(server.data.x[rows].sum() + server.data.y[rows].sum())
+
+class FedAvgServer:
+    def __init__(self, args):
+        self.args, self.rounds, self.total, self.test_results = args, 0, 0.0, {}
+        self.device = get_optimal_cuda_device(args.common.use_cuda)
+        self.output = HydraConfig.get().runtime.output_dir
+        root = FLBENCH_ROOT / "data" / args.dataset.name
+        self.data = DATASETS[args.dataset.name](root, **self.get_dataset_transforms())
+        with open(root / "partition.pkl", "rb") as file:
+            self.dealt = pickle.load(file)
+
+    def get_dataset_transforms(self):
+        raise NotImplementedError
+
+    def train(self):
+        for _ in range(self.args.common.global_epoch):
+            self.rounds += 1
+            clients = self.dealt["separation"]["train"]
+            self.total = sum(FedAvgClient().evaluate(self, i) for i in clients)
+            self.display_metrics()
+
+    def display_metrics(self):
+        pass
+
+    def test_client_models(self):
+        total = SimpleNamespace(accuracy=100 * (self.total + 1000 * self.rounds))
+        self.test_results[self.rounds] = {"all_clients": {"before": {"test": total}}}
+""",
+    "main.py": """
+import sys
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from src.server.fedavg import FedAvgServer
+
+@hydra.main(config_path="config", config_name="defaults", version_base=None)
+def main(config: DictConfig):
+    given = OmegaConf.to_object(config)
+    assert given["method"] == "fedavg" and given["model"] == {"name": "avgcnn"}, given
+    assert given["optimizer"] == {"lr": 0.1}, given
+    assert given["common"] == {"global_epoch": 5, "seed": 7, "join_ratio": 1.0, "local_epoch": 1,
+                               "batch_size": 4, "use_cuda": False}, given
+    del config.model
+    assert not hasattr(config, "model") and "model" not in config
+    FedAvgServer(config).train()
+    raise SystemExit("it was not stopped after the last round")
+
+if __name__ == "__main__":
+    sys.argv.append("hydra.run.dir=./out/${method}")
+    main()
+""",
+}
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_flbench_gets_our_samples_and_settings(tmp_path: Path) -> None:
+    """Through its main program, with stand-ins for what it reads its settings with."""
+    one = job((3, 32, 32))
+    root = write(tmp_path / "fake", FLBENCH)
+    found = peers.run(one, ("flbench", "FedAvg"), root, "cpu", 3, tmp_path)
+    fed = one.federation
+    rows = torch.cat([*fed.train, *fed.test])
+    total = float(fed.inputs(rows).sum() + fed.y[rows].sum())
+    assert found["accuracy"] == pytest.approx(total + 4000, rel=1e-4)  # tested after four rounds
+    assert found["rounds"] == 4 and found["seconds"] >= found["evaluation_s"] > 0
+    missing = {"hydra", "omegaconf", "pynvml", "torchvision"}
+    assert missing - set(found["stood_in"]) == set()
+
+
+# --- BlazeFL ---
+
+BLAZEFL = {
+    "src/blazefl/__init__.py": "",
+    "src/blazefl/core/__init__.py": "class ModelSelector: ...\nclass PartitionedDataset: ...\n",
+    "src/blazefl/utils/__init__.py": "def seed_everything(seed, device): ...\n",
+    "src/blazefl/contrib/__init__.py": "from blazefl.contrib.fedavg import *\n",
+    "src/blazefl/contrib/fedavg.py": """
+from types import SimpleNamespace
+import torch
+from tqdm import tqdm
+
+def total(loader):
+    return sum(float(x.sum() + y.sum()) for x, y in tqdm(loader, leave=False))
+
+class FedAvgServerHandler:
+    def __init__(self, global_round, sample_ratio, **settings):
+        self.of, self.last, self.round = SimpleNamespace(**settings), global_round, 0
+        self.model, self.sum = self.of.model_selector.select_model(self.of.model_name), 0.0
+        self.model(torch.zeros(1, 3, 32, 32))
+
+    def if_stop(self):
+        return self.round >= self.last
+
+    def sample_clients(self):
+        return list(range(self.of.num_clients))
+
+    def downlink_package(self):
+        return None
+
+    def load(self, package):
+        self.sum += package
+
+    def get_summary(self):
+        self.round += 1
+        tests = total(self.of.dataset.get_dataloader("test", None, self.of.batch_size))
+        acc, self.sum = self.sum + tests + 1000 * self.round, 0.0
+        return {"server_acc": acc}
+
+class FedAvgSerialClientTrainer:
+    def __init__(self, **settings):
+        self.of, self.cache = SimpleNamespace(**settings), []
+        assert self.of.lr == 0.1 and self.of.epochs == 1 and self.of.batch_size == 4
+
+    def local_process(self, payload, clients):
+        for i in clients:
+            self.cache.append(total(self.of.dataset.get_dataloader("train", i, 4)))
+            self.evaluate(self.of.dataset.get_dataloader("val", i, 4))
+
+    def evaluate(self, loader):
+        total(loader)
+
+    def uplink_package(self):
+        found, self.cache = self.cache, []
+        return found
+
+class FedAvgParallelClientTrainer(FedAvgSerialClientTrainer):
+    def __init__(self, share_dir, state_dir, seed, num_parallels, **settings):
+        assert num_parallels >= 1
+        super().__init__(**settings)
+""",
+}
+
+
+@pytest.mark.parametrize("algorithm", ["FedAvg", "FedAvg serial"])
+def test_blazefl_gets_our_samples(algorithm: str, tmp_path: Path) -> None:
+    one = job((3, 32, 32))
+    root = write(tmp_path / "fake", BLAZEFL)
+    found = peers.run(one, ("blazefl", algorithm), root, "cpu", 2, tmp_path)
+    fed = one.federation
+    rows = torch.cat([*fed.train, *fed.test])
+    total = float(fed.inputs(rows).sum() + fed.y[rows].sum())
+    assert found["accuracy"] == pytest.approx(total + 3000, rel=1e-4)  # tested after three rounds
+    assert found["rounds"] == 3 and found["seconds"] >= found["evaluation_s"] > 0
+
+
+def test_a_row_for_each_peer_and_no_work_done_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another precision of ours a peer's work is the same."""
+    asked = list[tuple[str, str]]()
+
+    def run(one: Job, whose: tuple[str, str], *_: Any) -> Row:
+        asked.append(whose)
+        name, algorithm = whose
+        return {"peer": name, "algorithm": algorithm, "seconds": 8.0, "cpu_s": 8.0}
+
+    monkeypatch.setattr(peers, "run", run)
+    monkeypatch.setattr(peers, "check", lambda *_: None)
+    result: dict[str, Any] = {"name": "test", "rows": []}
+    both = {"flbench": tmp_path, "blazefl": tmp_path}
+    theirs = AgainstPeers(result, both, "cuda", None, tmp_path, lambda line: None)
+    one = job()
+    for seconds in (2.0, 1.0):
+        rows = [{"seconds": seconds}]
+        result["rows"] += rows
+        for name in ("pfllib", *both):
+            theirs.add(one, rows, (name, "FedAvg"))
+    found = [(row["peer"], row["ratio"]) for row in result["rows"]]
+    assert found == [
+        *(("flbench FedAvg", 4.0), ("blazefl FedAvg", 4.0)),
+        *(("flbench FedAvg", 8.0), ("blazefl FedAvg", 8.0)),
+    ]
+    assert len(asked) == len(result["peers"]) == 2
+
+
+def test_only_some_methods() -> None:
+    assert [one.label["method"] for one in pfllib_jobs(True, only="fedas,fedavg")] == [
+        *("fedas", "fedavg")
+    ]
+    with pytest.raises(UserError, match="did you mean 'fedavg'"):
+        pfllib_jobs(True, only="fedavgs")
+
+
 # --- the real ones ---
 
 
@@ -201,6 +427,8 @@ def checkout(name: str) -> Path:
     [
         ("pfllib-round", "pfllib"),
         ("pfllib-round", "fedas"),
+        ("pfllib-round", "flbench"),
+        ("pfllib-round", "blazefl"),
         ("cpu", "pfllib"),
         ("pfl-headline", "pfl"),
     ],

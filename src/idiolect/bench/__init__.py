@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.bench import adapter_tax, headline, job, nets, peers, scale, seeds, table, tax
+from idiolect.bench import adapter_tax, headline, job, nets, scale, seeds, table, tax
 from idiolect.bench import round_time as rounds
+from idiolect.bench.against_peers import AgainstPeers
 from idiolect.bench.job import Job, Row
 from idiolect.core.text import command_typed
 from idiolect.engine import select
@@ -22,15 +23,15 @@ from idiolect.runs.environment import machine
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What it measures, and how: `rows(device, quick, **options)`, or jobs that are measured one by
-    one."""
+    """What it measures, and how: `rows(device, quick, **options)`, or `jobs(quick, device,
+    **options)` that are measured one by one."""
 
     what: str
     rows: Callable[..., Iterable[Row]] | None = None
-    jobs: Callable[[bool, str], list[Job]] | None = None
+    jobs: Callable[..., list[Job]] | None = None
     measure: Callable[[Job, str, str], Row] = job.measure
     peers: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()  # names of what else `rows` takes
+    options: tuple[str, ...] = ()  # names of what else `rows` or `jobs` takes
 
 
 BENCHMARKS = {
@@ -38,7 +39,8 @@ BENCHMARKS = {
         "seconds a round, evaluation of all clients included: 20 clients of 596 to 4,768 samples, "
         "CNN, batch 16, 5 epochs",
         jobs=rounds.pfllib_jobs,
-        peers=("pfllib", "fedas"),
+        peers=("pfllib", "fedas", "flbench", "blazefl"),
+        options=("only",),
     ),
     "pfl-headline": Benchmark(
         "1,500 rounds of FedAvg: CIFAR-10, 1,000 IID users of 50 samples, 50 a round, batch 10, "
@@ -73,7 +75,10 @@ BENCHMARKS = {
     ),
     "seeds": Benchmark("a round of three seeds in one stack against one seed", seeds.seeds),
     "scale": Benchmark(
-        "seconds a round and device memory as the number of clients grows", scale.scale
+        "seconds a round, memory and disk as the number of clients grows: cohorts of 100, private "
+        "models on disk",
+        scale.scale,
+        options=("clients", "rounds"),
     ),
     "server": Benchmark("server algebra against clients and parameters", scale.server),
 }
@@ -121,62 +126,17 @@ def run(
             result["rows"].append(row)
             note()
         return result
-    paths = {peer: path for peer, path in (against or {}).items() if peer in benchmark.peers}
-    if paths:
-        result |= {"peers": [], "failed": []}
-    for peer, path in list(paths.items()):
-        try:
-            peers.check(peer, path)
-        except UserError as error:
-            result["failed"].append(str(error))
-            del paths[peer]
     with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
-        for one in benchmark.jobs(quick, device):
+        asked = {peer: path for peer, path in (against or {}).items() if peer in benchmark.peers}
+        theirs = AgainstPeers(result, asked, device, peer_rounds, Path(folder), say)
+        for one in benchmark.jobs(quick, device, **options):
             ours = []
             for engine in one.engines:
                 which = {"engine": engine} if len(one.engines) > 1 else {}
                 ours.append(one.label | which | benchmark.measure(one, device, engine))
             result["rows"] += ours
             note()
-            if one.peer is not None and one.peer[0] in paths:
-                say(f"{name}: {' '.join(one.peer)} …")
-                path = paths[one.peer[0]]
-                count = one.peer_rounds if peer_rounds is None else peer_rounds
-                _add_peer(result, one, ours, path, device, count, Path(folder))
+            for whose in one.peers:
+                theirs.add(one, ours, whose)
                 note()
     return result
-
-
-def _add_peer(
-    result: dict[str, Any],
-    one: Job,
-    ours: list[Row],
-    path: Path,
-    device: str,
-    count: int,
-    folder: Path,
-) -> None:
-    """What the peer's own code does with the job, beside our rows of it."""
-    try:
-        theirs = peers.run(one, path, device, count, folder)
-    except UserError as error:
-        result["failed"].append(str(error))
-        return
-    result["peers"].append(one.label | theirs)
-    for row in ours:
-        row |= _compared(row, theirs, device)
-
-
-def _compared(ours: Row, theirs: Row, device: str) -> Row:
-    """What a peer's result adds to our row: how many times longer it takes."""
-    row = {
-        "peer": f"{theirs['peer']} {theirs['algorithm']}",
-        "peer_s": theirs["seconds"],
-        "ratio": theirs["seconds"] / ours["seconds"],
-    }
-    if "curve" in ours:  # after as many rounds as the peer did, or at the last test before
-        done = [a for t, a in ours["curve"] if t <= theirs["rounds"]]
-        row |= {"peer_accuracy": theirs["accuracy"], "accuracy_then": done[-1] if done else None}
-    if device == "cpu":
-        row["cpu_ratio"] = theirs["cpu_s"] / ours["cpu_s"]
-    return row

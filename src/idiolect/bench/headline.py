@@ -38,7 +38,7 @@ def headline_jobs(quick: bool, device: str = "cpu") -> list[Job]:
             model="simple_cnn",
             rounds=3 if quick else 1500,
             options={"participation": cohort / users, "eval_every": 10, "dtype": dtype},
-            peer=("pfl", "fedavg") if dtype == dtypes[-1] else None,
+            peers=(("pfl", "fedavg"),) if dtype == dtypes[-1] else (),
             peer_rounds=2 if quick else 30,
         )
         for dtype in dtypes

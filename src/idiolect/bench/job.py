@@ -32,7 +32,7 @@ class Job:
     rounds: int = 3
     engines: tuple[str, ...] = ("stacked",)
     options: dict[str, Any] = field(default_factory=dict)  # of the simulation
-    peer: tuple[str, str] | None = None  # whose code does the same, and its name for the method
+    peers: tuple[tuple[str, str], ...] = ()  # whose code does the same, its name for the method
     peer_rounds: int = 2  # after a first one
 
     def simulation(
@@ -53,10 +53,15 @@ class Job:
 
 
 def measure(job: Job, device: str, engine: str = "stacked") -> Row:
+    """A simulation of the job, some rounds of it."""
+    # With one round more than are done: the last one is tested in any case.
+    return time_rounds(job.simulation(device, job.rounds + 2, engine), job.rounds)
+
+
+def time_rounds(sim: Simulation, rounds: int) -> Row:
     """Median round after a first one, in which kernels are chosen and graphs captured."""
-    sim = job.simulation(device, job.rounds + 2, engine)  # so that no round is the last one
     done, cpu = [], []
-    for _ in range(job.rounds + 1):
+    for _ in range(rounds + 1):
         began = time.process_time()
         done.append(sim.step())
         cpu.append(time.process_time() - began)

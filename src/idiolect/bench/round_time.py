@@ -7,27 +7,36 @@ import numpy as np
 from idiolect.bench.job import Job, dirichlet, random_federation, random_pool
 from idiolect.data import datasets
 from idiolect.data.pool import Pool
+from idiolect.errors import did_you_mean
 
 
-def pfllib_jobs(quick: bool, device: str = "cpu") -> list[Job]:
-    """20 clients of 596 to 4,768 random samples, 59,621 in all, three quarters for training."""
+def pfllib_jobs(quick: bool, device: str = "cpu", only: str = "") -> list[Job]:
+    """20 clients of 596 to 4,768 random samples, 59,621 in all, three quarters for training.
+    `only` names methods, with commas between."""
     sizes = uneven(6, 24, 36) if quick else uneven(20, 596, 4768)
     federation = random_federation(sizes, (3, 32, 32), train_share=0.75)
     settings = {"lr": 0.005, "epochs": 1 if quick else 5, "batch_size": 16}
     count = 1 if quick else 3
     theirs = {
-        "fedavg": ("pfllib", "FedAvg"),
-        "fedper": ("pfllib", "FedPer"),
-        "fedas": ("fedas", "FedAS"),
+        "fedavg": (
+            *(("pfllib", "FedAvg"), ("flbench", "FedAvg")),
+            *(("blazefl", "FedAvg"), ("blazefl", "FedAvg serial")),
+        ),
+        "fedper": (("pfllib", "FedPer"), ("flbench", "FedPer")),
+        "fedas": (("fedas", "FedAS"), ("flbench", "FedAS")),
     }
+    names = [n.strip() for n in only.split(",") if n.strip()] or list(theirs)
+    for name in names:
+        if name not in theirs:
+            raise did_you_mean(name, theirs, "method of this benchmark")
     jobs = [
-        Job({"method": name}, {"name": name, **settings}, federation, rounds=count, peer=peer)
-        for name, peer in theirs.items()
+        Job({"method": n}, {"name": n, **settings}, federation, rounds=count, peers=theirs[n])
+        for n in names
     ]
     if device == "cuda":  # what PyTorch does in convolutions unless told otherwise
         jobs += [
-            replace(one, label={"method": f"{name}, tf32"}, options={"dtype": "tf32"}, peer=None)
-            for name, one in zip(theirs, jobs, strict=True)
+            replace(one, label={"method": f"{name}, tf32"}, options={"dtype": "tf32"})
+            for name, one in zip(names, jobs, strict=True)
             if name != "fedper"
         ]
     return jobs
@@ -57,7 +66,7 @@ def cpu_jobs(quick: bool, device: str = "cpu", share: float = 1.0) -> list[Job]:
             federation,
             rounds=1,
             engines=("loop", "stacked"),
-            peer=("pfllib", "FedAvg"),
+            peers=(("pfllib", "FedAvg"),),
             peer_rounds=1,
         )
         for batch in (32 if quick else 128, 10)

@@ -1,7 +1,7 @@
 """`idiolect bench`: time this machine."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ SAY = partial(typer.echo, err=True)
         "idiolect bench pfl-headline --json",
         "idiolect bench nets --only gru,vit-tiny --out nets.json",
         "idiolect bench table --rounds 3 --json",
+        "idiolect bench scale --clients 1000,10000",
         "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
     )
 )
@@ -33,7 +34,7 @@ def bench(
     ] = False,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help="Also time its own code: pfllib=PATH, fedas=PATH or pfl=PATH."),
+        typer.Option(help="Also time pfllib, fedas, flbench, blazefl or pfl: NAME=PATH."),
     ] = None,
     peer_rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")
@@ -41,6 +42,9 @@ def bench(
     out: Annotated[Path | None, typer.Option(parser=path, help="Also write the JSON here.")] = None,
     only: Annotated[
         str | None, typer.Option(help="Only these networks or methods, with commas between.")
+    ] = None,
+    clients: Annotated[
+        str | None, typer.Option(help="How many clients (scale), with commas between.")
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
     as_json: Json = False,
@@ -54,12 +58,10 @@ def bench(
         entries = [{"name": n, "what": b.what} for n, b in known.items()]
         screen.print_entries("benchmarks", entries, as_json)
         return
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise UserError(f"cannot write {out}: --out is a file in a folder that exists")
-    against = benchmarks.peers.parse(peer or [])
-    _check_peers(name, against)
+    against = _checked(name, peer or [], out)
     note = " (quick: small sizes, random data)" if quick else ""
-    options = {n: v for n, v in (given | {"only": only}).items() if v and n != "device"}
+    given |= {"only": only, "clients": clients}
+    options = {n: v for n, v in given.items() if v and n != "device"}
     results: list[dict[str, Any]] = []
     failed: list[str] = []
 
@@ -87,15 +89,20 @@ def bench(
     _end(failed, unwritten)
 
 
-def _check_peers(name: str | None, against: Iterable[str]) -> None:
-    """A peer without a job in this benchmark is a mistake."""
-    from idiolect.bench import BENCHMARKS
+def _checked(name: str | None, given: Sequence[str], out: Path | None) -> dict[str, Path]:
+    """The peers; one without a job in this benchmark is a mistake, and so is no place for the
+    result."""
+    from idiolect.bench import BENCHMARKS, peers
 
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise UserError(f"cannot write {out}: --out is a file in a folder that exists")
+    against = peers.parse(given)
     for one in against if name in BENCHMARKS else ():
         fitting = [n for n, b in BENCHMARKS.items() if one in b.peers]
         if name not in fitting:
             goes_with = f"--peer {one} goes with {', '.join(fitting)}"
             raise UserError(f"benchmark '{name}' has no job for {one}; {goes_with}")
+    return against
 
 
 def _end(failed: list[str], unwritten: list[UserError]) -> None:

@@ -1,6 +1,7 @@
 """Figures for a paper: accuracy over rounds as PDF, SVG or PNG, as wide as a column."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,17 @@ STYLE: dict[Any, Any] = {
 
 def write_figure(found: Sequence[Run], path: Path, serif: bool = False) -> None:
     """Accuracy over rounds, mean over seeds with one standard deviation."""
+    with drawing(path, serif) as axes:
+        sets = groups(found)
+        figure = accuracy_over_rounds(sets, "accuracy")
+        if figure is None:
+            raise UserError("nothing was measured yet, so there is no figure")
+        _draw(axes, sets, figure["data"])
+
+
+@contextmanager
+def drawing(path: Path, serif: bool = False) -> Iterator[Any]:
+    """Axes to draw on; the figure is written at the end."""
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"--figure {path} must end in {', '.join(ENDINGS)}")
     try:
@@ -43,14 +55,10 @@ def write_figure(found: Sequence[Run], path: Path, serif: bool = False) -> None:
         from matplotlib import pyplot
     except ImportError:
         raise UserError("figures need matplotlib: pip install 'idiolect[figures]'") from None
-    sets = groups(found)
-    figure = accuracy_over_rounds(sets, "accuracy")
-    if figure is None:
-        raise UserError("nothing was measured yet, so there is no figure")
     with matplotlib.rc_context({**STYLE, "font.family": "serif" if serif else "sans-serif"}):
         canvas, axes = pyplot.subplots(figsize=COLUMN, layout="constrained")
         try:
-            _draw(axes, sets, figure["data"])
+            yield axes
             form = path.suffix.lower()[1:]
             told = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)
             files.remove_drafts(path.parent, path.name)
