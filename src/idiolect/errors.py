@@ -2,12 +2,29 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+from unicodedata import category
 
 LONGEST_NAME = 80  # characters of an unknown name that are repeated
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format, surrogate, … characters
+
+
+def one_line(value: Any) -> str:
+    r"""The text on one line; what a terminal would obey instead of show is written as `\x1b`."""
+    return "".join(map(_visible, str(value)))
+
+
+def _visible(character: str) -> str:
+    if category(character) not in HIDDEN:
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 class UserError(Exception):
     """Bad input. The message is one line and says what to do about it."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(one_line(message))  # names in it may hold anything
 
 
 class DiskError(UserError):

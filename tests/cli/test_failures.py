@@ -127,3 +127,25 @@ def test_an_interruption_that_became_another_error_is_still_one(
 def test_foreign_text_is_one_harmless_line() -> None:
     assert one_line("a\x1b[31m\r\nb\u202e\ud800é") == r"a\x1b[31m\r\nb\u202e\ud800é"
     assert len(shortened("\n" * 1000)) <= 121 and shortened("short") == "short"
+
+
+def test_faults_beside_own_code_are_its_author_s_to_look_at(tmp_path: Path) -> None:
+    """What own code returned may break ours; what ends the program there is told, too."""
+    own = tmp_path / "own.py"
+    for number, (body, said) in enumerate(
+        (("raise SystemExit(3)", "SystemExit: 3"), ("return None", "idiolect check"))
+    ):
+        own.write_text(
+            "from dataclasses import dataclass\nfrom idiolect.methods.fedavg import FedAvg\n"
+            "@dataclass(frozen=True)\nclass Own(FedAvg):\n    name = 'own'\n"
+            f"    def personal(self, down, mine):\n        {body}\n"
+        )
+        words = ("run", f"{own}:Own", "--clients", "3", "--rounds", "1", "--model", "linear")
+        done = program(*words, "--out", str(tmp_path / f"run{number}"), cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.count("error: ") == 1 and said in done.stderr, done.stderr
+
+
+def test_the_whole_file_system_is_no_data(tmp_path: Path) -> None:
+    done = program("data", "inspect", "/", cwd=tmp_path)
+    assert done.returncode == 2 and "name the folder" in done.stderr

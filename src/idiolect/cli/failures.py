@@ -41,6 +41,7 @@ NO_MEMORY = ("can't allocate memory", "std::bad_alloc", "Cannot allocate memory"
 def exit_code(work: Callable[[], Any]) -> int:
     """Do the work of a command; the program's exit code. A failure is one line on stderr."""
     _open_streams()
+    own_code.begin()
     with _interruptible() as stopped, warnings.catch_warnings():
         warnings.showwarning = _shown_once()
         try:
@@ -57,6 +58,8 @@ def exit_code(work: Callable[[], Any]) -> int:
 
 def _told(error: BaseException) -> tuple[str, int]:
     """The line for an error, and its exit code."""
+    if isinstance(error, SystemExit) and (found := own_code.fault(error)):
+        return _own_failed(error, *found), MISTAKE
     if isinstance(error, SystemExit | click.exceptions.Exit):
         code = error.code if isinstance(error, SystemExit) else error.exit_code
         return "", code if isinstance(code, int) else MISTAKE if code else 0
@@ -80,6 +83,8 @@ def _told(error: BaseException) -> tuple[str, int]:
         return told, MACHINE if full or error.filename is None else MISTAKE
     if found := own_code.fault(error):
         return _own_failed(error, *found), MISTAKE
+    if own_code.in_use():
+        return _doubtful(error), MISTAKE
     return _crashed(error), FAULT
 
 
@@ -87,6 +92,16 @@ def _own_failed(error: BaseException, whose: str, where: str) -> str:
     path = _kept(_report(error))
     place = f"; the traceback is in {path}" if path else ""
     return f"error: {whose} failed at {where}: {type(error).__name__}: {reason(error)}{place}"
+
+
+def _doubtful(error: BaseException) -> str:
+    """It failed outside of the user's own code, perhaps because of what that returned."""
+    path = _kept(_report(error))
+    place = f"; what happened is in {path}" if path else ""
+    return (
+        f"error: it failed with {type(error).__name__}: {reason(error)}, perhaps by what your own"
+        f" code returned; `idiolect check FILE.py:CLASS` tests a method{place}"
+    )
 
 
 def _usage(error: click.ClickException) -> str:

@@ -19,6 +19,7 @@ from idiolect.errors import UserError
 
 T = TypeVar("T")
 FROM_FILE = "idiolect_own_"  # how modules of files are called
+OWN = "your own code"
 _USER_CODE: dict[str, str] = {}  # modules that users wrote or installed, and how those are called
 
 
@@ -91,7 +92,7 @@ def load_any(name: str, what: str, allowed: Collection[str] = ()) -> Any:
         fix = "put the module on PYTHONPATH" if file is None else "mend the file"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(f"cannot import {what} '{name}': {reason}; {fix}") from None
-    is_user_code(module.__name__, "your own code")
+    is_user_code(module.__name__, OWN)
     return found
 
 
@@ -103,6 +104,17 @@ def from_file(kind: type) -> bool:
 def is_user_code(module: str, whose: str) -> None:
     """Note that a module is no part of Idiolect, so that its faults are not taken for ours."""
     _USER_CODE[module] = whose
+
+
+def begin() -> None:
+    """Nothing of the user's own is in use yet; packages that were loaded stay known."""
+    for module in [name for name, whose in _USER_CODE.items() if whose == OWN]:
+        del _USER_CODE[module]
+
+
+def in_use() -> bool:
+    """Whether code of the user's own was loaded."""
+    return OWN in _USER_CODE.values()
 
 
 def fault(error: BaseException) -> tuple[str, str] | None:

@@ -2,18 +2,13 @@
 terminal escapes, line breaks or characters that reverse the writing."""
 
 import re
-import unicodedata
 from typing import Any
 
-HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format, surrogate, … characters
+from idiolect.errors import one_line as one_line
+
 CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")  # how Python shows a type
 PROGRAM = re.compile(r"^(\S*/)?(__main__\.py|idiolect)(?=\s|$)")
 FOLDERS = re.compile(r"(?<![^\s=:,'\"])/(?:[^\s/]+/)+(?=[^\s/])")
-
-
-def one_line(value: Any) -> str:
-    r"""The text on one line; what a terminal would obey instead of show is written as `\x1b`."""
-    return "".join(map(_visible, str(value)))
 
 
 def shortened(value: Any, most: int = 120) -> str:
@@ -36,9 +31,3 @@ def without_folders(text: str) -> str:
 def command_typed(command: str) -> str:
     """A command line as it is typed elsewhere: `idiolect` whatever started it, no folders."""
     return without_folders(PROGRAM.sub("idiolect", command))
-
-
-def _visible(character: str) -> str:
-    if unicodedata.category(character) not in HIDDEN:
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -142,12 +142,13 @@ class Stragglers(Checked):
 
     def missing_periods(self, clients: Sequence[int]) -> dict[int, int]:
         """Client -> missing period."""
-        periods = self.periods or tuple(range(1, self.count + 1))
-        if len(periods) > len(clients):
+        count = len(self.periods) or self.count
+        if count > len(clients):
             raise UserError(
-                f"{len(periods)} stragglers but only {len(clients)} clients take part; "
+                f"{count} stragglers but only {len(clients)} clients take part; "
                 "lower stragglers.count"
             )
+        periods = self.periods or range(1, count + 1)
         return {i: p for i, p in zip(clients, periods, strict=False) if p > 0}
 
 

@@ -25,7 +25,7 @@ class SimulationOptions(Checked):
     rounds: int | None = hyper(
         None, "rounds; as the method's paper if not given", min=1, max=LONGEST
     )
-    seed: int = hyper(0, "seed of split, model and training", min=0)
+    seed: int = hyper(0, "seed of split, model and training", min=0, max=2**63 - 1)
     participation: Participation = hyper(
         Participation(), "clients per round: a rate, binomial:RATE or full", needs="schedule=None"
     )

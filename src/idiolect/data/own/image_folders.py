@@ -1,5 +1,6 @@
 """Images in folders: client/class/image.png or class/image.png, also below train/ and test/."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,24 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 PARTS = {"train", "test"}
+DEEPEST = 4  # folders below the one that is named; three have a meaning
 
 
 def found(folder: Path) -> list[Path]:
     """All images below a folder, by name."""
-    listed = (one for one in folder.rglob("*") if one.suffix.lower() in SUFFIXES)
-    return sorted(one for one in listed if one.is_file())
+    return [one for one in below(folder) if one.suffix.lower() in SUFFIXES and one.is_file()]
+
+
+def below(folder: Path) -> list[Path]:
+    """What lies below a folder, by name, as far down as data may lie."""
+    if folder.resolve() == Path(folder.resolve().anchor):
+        raise UserError(f"data '{folder}' is the whole file system; name the folder of the data")
+    files = []
+    for place, folders, names in os.walk(folder):
+        files += [Path(place, name) for name in names]
+        if len(Path(place).relative_to(folder).parts) >= DEEPEST:
+            folders.clear()
+    return sorted(files)
 
 
 def read(folder: Path, size: tuple[int, int] | None) -> Columns:

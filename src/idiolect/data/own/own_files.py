@@ -109,8 +109,10 @@ class OwnFiles(Checked, OwnSource):
     @property
     def stamp(self) -> str:
         """Changes when one of the files does."""
+        from idiolect.data.own.image_folders import below
+
         path = Path(self.name)
-        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found = below(path) if path.is_dir() else [path]
         stats = [(one, one.stat()) for one in found if one.is_file()]
         return repr([(str(one), about.st_size, about.st_mtime_ns) for one, about in stats])
 
