@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import multiprocessing
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -25,6 +26,7 @@ from tests.fuzz.places import forget, sound
 from tests.fuzz.play import FAILURES, Ending, play
 from tests.fuzz.strategies import EVERYTHING
 
+MOST_MEMORY = 12 << 30  # bytes of addresses
 SHARD = 1000  # cases
 ENDINGS = ("success", "clean error", *FAILURES)
 # Commands and configs train, which takes longer: they get a smaller part of the cases.
@@ -121,6 +123,8 @@ def _recorded_shard(
     number: int, record: Path, kinds: Collection[str] = ()
 ) -> tuple[int, dict[str, dict[str, int]], float]:
     begun = time.monotonic()
+    # Without a limit the system kills a process that asks for all the memory, and nobody is told.
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     sound.cache_clear()  # a folder made before the fork belongs to the parent
     counts = run_shard(number, keep(record.with_suffix("")), kinds=kinds)
     forget()
