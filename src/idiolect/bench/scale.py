@@ -45,7 +45,9 @@ def scale(device: str, quick: bool, clients: str = "", rounds: int | None = None
         began = time.perf_counter()
         _give_everybody_a_state(sim)
         made = {"first_states_s": time.perf_counter() - began}
-        yield job.label | time_rounds(sim, job.rounds) | made | _memory(device)
+        timed = time_rounds(sim, job.rounds)
+        del timed["evaluation_s"], timed["accuracy"]
+        yield job.label | timed | made | _memory(device)
 
 
 def _sizes(clients: str) -> tuple[int, ...]:
