@@ -133,6 +133,27 @@ def test_scale_counts_what_every_client_keeps() -> None:
         assert models <= row["disk_MiB"] < 1.2 * models
 
 
+def test_a_round_does_not_compare_the_names_of_all_clients() -> None:
+    """14 ms a round with 100,000 clients, a third of a round of small networks."""
+
+    class Names(tuple[str, ...]):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Names.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = tuple.__hash__
+
+    federation = random_federation([30] * 4, (1, 8, 8), 0.5)
+    object.__setattr__(federation, "names", Names(federation.names))
+    sim = Job({}, {"name": "fedavg"}, federation, "linear").simulation("cpu", 3)
+    sim.step()
+    first = Names.compared
+    sim.step()
+    assert Names.compared == first
+
+
 @pytest.mark.parametrize("given", ["0", "10,x", "-5", "1e3"])
 def test_numbers_of_clients(given: str) -> None:
     done = CliRunner().invoke(app, ["bench", "scale", "--quick", "--clients", given])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class Federation:
         held_out = set(self.unseen)
         return tuple(i for i in range(self.n_clients) if i not in held_out)
 
-    @property
+    @cached_property  # every round asks, and it looks at all clients
     def names_given(self) -> tuple[str, ...]:
         """The clients' names; none where they are only numbered."""
         numbered = self.names == tuple(map(str, range(self.n_clients)))
