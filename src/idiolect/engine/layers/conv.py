@@ -47,7 +47,7 @@ class Conv2d(nn.Conv2d):
             return super().forward(x)
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
-        out: Tensor = Outputs.apply(x[None], self.weight[None], bias, how).squeeze(0)
+        out: Tensor = Outputs.apply(_laid(x[None]), self.weight[None], bias, how).squeeze(0)
         return out
 
 
@@ -60,7 +60,8 @@ class PooledConv2d(Conv2d):
             return apart
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
-        out: Tensor = PooledOutputs.apply(x[None], self.weight[None], bias, how)[0].squeeze(0)
+        args = (_laid(x[None]), self.weight[None], bias, how)
+        out: Tensor = PooledOutputs.apply(*args)[0].squeeze(0)
         return out
 
 
@@ -99,7 +100,7 @@ class Outputs(Stacked):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, w = ctx.saved_tensors
+        (x, w), g = ctx.saved_tensors, _laid(g)
         to_x, to_w, to_bias, _ = ctx.needs_input_grad
         return (
             _lying_as(x, ToInputs.apply(g, w, x.shape[3:], ctx.how)) if to_x else None,
@@ -136,6 +137,15 @@ class PooledOutputs(Stacked):
             g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
             None,
         )
+
+
+def _laid(x: Tensor) -> Tensor:
+    """A stack of images as our kernels read it best, laid out once for all maps that need it."""
+    ours = x.is_cuda and x.dtype == torch.float32 and fused() is not None
+    if not ours or x.shape[2] < fused().MIN_CHANNELS_SIDE_BY_SIDE:
+        return x
+    out: Tensor = fused().side_by_side(x)
+    return out
 
 
 def _lying_as(x: Tensor, g: Tensor) -> Tensor:

@@ -56,9 +56,11 @@ class Normalised(Stacked):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        var, mean = torch.var_mean(x, (1, 3, 4), correction=0)
+        mean = x.mean((1, 3, 4))
+        apart = x - _wide(mean)
+        var = apart.square().mean((1, 3, 4))  # on a GPU much faster than PyTorch's `var_mean`
         scale = w * (var + eps).rsqrt()
-        return torch.addcmul(_wide(b), x - _wide(mean), _wide(scale)), mean, var
+        return torch.addcmul(_wide(b), apart, _wide(scale)), mean, var
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
