@@ -172,7 +172,7 @@ def flbench(rounds: int) -> Callable[[], dict[str, Any]]:
     constants.FLBENCH_ROOT = Path("..").resolve()
     functional: Any = importlib.import_module("src.utils.functional")
     functional.get_optimal_cuda_device = lambda use_cuda: torch.device(
-        "cuda" if use_cuda else "cpu"
+        "cuda:0" if use_cuda else "cpu"
     )
     datasets: Any = importlib.import_module("data.utils.datasets").DATASETS
     datasets["cifar10"] = datasets["synthetic"]
