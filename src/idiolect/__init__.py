@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from idiolect import report as report
     from idiolect.core.method import Method as Method
     from idiolect.data import Federation as Federation
+    from idiolect.report.advised import advise as advise
     from idiolect.report.comparison import compare as compare
     from idiolect.report.comparison import sweep as sweep
     from idiolect.report.load import load as load_run
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Federation", "Method", "compare", "load_run", "report", "simulate", "sweep"]
+__all__ = ["Federation", "Method", "advise", "compare", "load_run", "report", "simulate", "sweep"]
 
 _PLACES = {
     "Federation": ("idiolect.data", "Federation"),
     "Method": ("idiolect.core.method", "Method"),
+    "advise": ("idiolect.report.advised", "advise"),
     "compare": ("idiolect.report.comparison", "compare"),
     "load_run": ("idiolect.report.load", "load"),
     "sweep": ("idiolect.report.comparison", "sweep"),
