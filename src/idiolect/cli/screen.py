@@ -43,7 +43,7 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
         print(f"no {kind} yet")
         return
     shown = {"methods": ("year", "traffic"), "datasets": ("classes", "found")}
-    extra = (shown | {"recipes": ("paper", "claims")}).get(kind, ())
+    extra = (shown | {"recipes": ("paper", "claims"), "metrics": ("for",)}).get(kind, ())
     if any(entry.get("package") for entry in entries):
         extra = (*extra, "package")
     rows = []
