@@ -27,6 +27,7 @@ Licence = Annotated[
     epilog=examples(
         "idiolect export runs/fedas --client 3",
         "idiolect export runs/wards --client ward-b --out ward-b --licence CC-BY-4.0",
+        "idiolect export runs/fedas --client 3 --onnx",
     )
 )
 def export(
@@ -60,6 +61,8 @@ def export(
         f"{metric['samples']} test samples"
     )
     print(f"model: {place / 'model.safetensors'}\ncard: {place / 'card.json'}")
+    if onnx:
+        print(f"ONNX: {place / 'model.onnx'}")
 
 
 @commands.command(
