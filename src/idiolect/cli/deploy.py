@@ -12,7 +12,7 @@ import typer
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.options import path as as_path
 from idiolect.cli.run import show
-from idiolect.core import own_code
+from idiolect.core import augmentation, own_code
 from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
@@ -114,7 +114,7 @@ def _planned(
     config = settings.resolve(file, flags, sets, allowed)
     for key in ("loss", "augment"):
         if config[key] is not None:
-            raise UserError(f"{key} is for simulations; leave it out for real sites")
+            raise UserError(f"{key} is given at every site: idiolect client --{key} …")
     builder(config, allowed, file)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:
@@ -161,6 +161,8 @@ def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> P
         "idiolect client --server fl.example.org:8443 --id 0 --data ward.npz --classes 10 "
         "--state /var/lib/idiolect --ca ca.pem --key client_0",
         "idiolect client --server 127.0.0.1:8443 --id 1 --data mydata:load --state s1 --insecure",
+        "idiolect client --server fl.example.org:8443 --id 2 --data beds.npz --task regression "
+        "--loss my.py:huber --state /var/lib/idiolect --ca ca.pem --key client_2",
     )
 )
 def client(
@@ -178,6 +180,36 @@ def client(
     key: PrivateKey = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What y is: classification (a class), multilabel, regression, next-token or "
+            "sequence; the same at every site."
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="What sites are judged by (idiolect list metrics), or file.py:function."),
+    ] = None,
+    codes: Annotated[
+        str | None,
+        typer.Option(
+            help="How many values whole numbers of x have in the federation: one number for "
+            "tokens, or one per column (0: a quantity), e.g. 3,0,0."
+        ),
+    ] = None,
+    padded: Annotated[
+        bool, typer.Option("--padded", help="Sequences are filled up with 0, which is no token.")
+    ] = False,
+    loss: Annotated[
+        str | None, typer.Option(help="This site's own loss: file.py:function.")
+    ] = None,
+    augment: Annotated[
+        str | None,
+        typer.Option(
+            help="Changes of this site's training batches: flip, crop, noise or file.py:function."
+        ),
+    ] = None,
     model: AcceptedModel = None,
     method: AcceptedMethod = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -201,6 +233,8 @@ def client(
     for path in (ca, key):
         if path is not None and not path.is_file():
             raise UserError(f"{path} does not exist")
+    if loss is not None and not own_code.is_function(loss):
+        raise UserError(f"--loss '{loss}' must be file.py:function or module:function")
     settings: dict[str, Any] = {
         "client": client_id,
         "data": data,
@@ -209,6 +243,12 @@ def client(
         "name": name,
         "model": model and own_code.whole(model),
         "method": method and own_code.whole(method),
+        "task": task,
+        "metric": metric and own_code.whole(metric),
+        "codes": codes,
+        "padded": padded,
+        "loss": loss and own_code.whole(loss),
+        "augment": augment and augmentation.written(augment),
         "device": device,
     }
     children = processes.ChildProcesses(state / "logs")

@@ -135,7 +135,7 @@ def _nothing(out: Tensor, y: Tensor) -> Tensor:
     return out.new_zeros(len(out), 1)
 
 
-def _as_it_is(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def as_it_is(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, 0])
 
 
@@ -180,12 +180,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         "accuracy": ACCURACY,
         "balanced_accuracy": Metric("balanced_accuracy", _confusion, _balanced),
         "macro_f1": Metric("macro_f1", _confusion, _macro_f1),
-        "auc": Metric("auc", _nothing, _as_it_is, whole=_class_auc),
+        "auc": Metric("auc", _nothing, as_it_is, whole=_class_auc),
     },
     "multilabel": {
         "macro_f1": Metric("macro_f1", _label_confusion, _macro_f1),
         "label_accuracy": Metric("label_accuracy", _labels_right, mean_over_samples),
-        "auc": Metric("auc", _nothing, _as_it_is, whole=_label_auc),
+        "auc": Metric("auc", _nothing, as_it_is, whole=_label_auc),
     },
     "regression": {
         "rmse": Metric("rmse", _errors, lambda s, n: np.sqrt(s[:, 0] / n), True, False),
