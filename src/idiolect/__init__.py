@@ -4,6 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from idiolect import data as data
+    from idiolect import methods as methods
+    from idiolect import models as models
     from idiolect import report as report
     from idiolect.core.method import Method as Method
     from idiolect.data import Federation as Federation
@@ -30,8 +33,8 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line answers `--help` without loading torch."""
-    if name == "report":  # a room that can be called
-        return import_module("idiolect.report")
+    if name in ("report", "data", "methods", "models"):  # rooms; `report` can be called too
+        return import_module(f"idiolect.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module 'idiolect' has no attribute '{name}'")
     module, member = _PLACES[name]

@@ -62,10 +62,10 @@ def advise(
     same local work for all. Only validation samples decide; clients without any keep a quarter
     of their training samples for it. Finished runs are not run again.
     """
-    from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
     from idiolect.runs import config as settings
     from idiolect.runs import tournament as contest
+    from idiolect.runs.live_line import LiveLine
 
     flags, sets, names = flags_of(given), set_ or (), contest.methods_of(methods)
     chosen = contest.seeds_of(seeds, config, flags, sets)

@@ -3,6 +3,7 @@
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,8 @@ import typer
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.options import path as as_path
 from idiolect.cli.run import show
-from idiolect.core import augmentation, own_code
+from idiolect.core import own_code
+from idiolect.deploy.site_options import SiteOptions
 from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
@@ -33,6 +35,7 @@ AcceptedModel = Annotated[str | None, typer.Option(help=ONLY.format("model"))]
 AcceptedMethod = Annotated[str | None, typer.Option(help=ONLY.format("method"))]
 
 commands = typer.Typer()
+SITE = tuple(known.name for known in fields(SiteOptions))
 TERMS = ("minimum", "arrivals", "window", "timeout", "repeat", "patience")
 MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
@@ -165,6 +168,7 @@ def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> P
         "--loss my.py:huber --state /var/lib/idiolect --ca ca.pem --key client_2",
     )
 )
+@with_settings(*SITE, kind=SiteOptions)
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
     client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
@@ -180,42 +184,13 @@ def client(
     key: PrivateKey = None,
     insecure: Insecure = False,
     name: Annotated[str, typer.Option(help="Name shown to the server.")] = "",
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="What y is: classification (a class), multilabel, regression, next-token or "
-            "sequence; the same at every site."
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="What sites are judged by (idiolect list metrics), or file.py:function."),
-    ] = None,
-    codes: Annotated[
-        str | None,
-        typer.Option(
-            help="How many values whole numbers of x have in the federation: one number for "
-            "tokens, or one per column (0: a quantity), e.g. 3,0,0."
-        ),
-    ] = None,
-    padded: Annotated[
-        bool, typer.Option("--padded", help="Sequences are filled up with 0, which is no token.")
-    ] = False,
-    loss: Annotated[
-        str | None, typer.Option(help="This site's own loss: file.py:function.")
-    ] = None,
-    augment: Annotated[
-        str | None,
-        typer.Option(
-            help="Changes of this site's training batches: flip, crop, noise or file.py:function."
-        ),
-    ] = None,
     model: AcceptedModel = None,
     method: AcceptedMethod = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     worker: Annotated[
         str, typer.Option(help="idiolect: one process that stays; flower: one per message.")
     ] = "idiolect",
+    **given: Any,
 ) -> None:
     """Take part in a federation with this machine's data."""
     from idiolect.deploy import processes
@@ -233,8 +208,6 @@ def client(
     for path in (ca, key):
         if path is not None and not path.is_file():
             raise UserError(f"{path} does not exist")
-    if loss is not None and not own_code.is_function(loss):
-        raise UserError(f"--loss '{loss}' must be file.py:function or module:function")
     settings: dict[str, Any] = {
         "client": client_id,
         "data": data,
@@ -243,12 +216,7 @@ def client(
         "name": name,
         "model": model and own_code.whole(model),
         "method": method and own_code.whole(method),
-        "task": task,
-        "metric": metric and own_code.whole(metric),
-        "codes": codes,
-        "padded": padded,
-        "loss": loss and own_code.whole(loss),
-        "augment": augment and augmentation.written(augment),
+        **SiteOptions(**{k: v for k, v in given.items() if v is not None}).as_dict(),
         "device": device,
     }
     children = processes.ChildProcesses(state / "logs")

@@ -132,7 +132,7 @@ for _name, _about_it in SHORTER.items():
 
 def _parameter(kind: Any, name: str, told: str | None) -> inspect.Parameter:
     taken: Any
-    if name in SHORTER:
+    if kind is RunConfig and name in SHORTER:
         _, taken, text = SHORTER[name]
     else:
         taken, text = option_type(kind, name), about(kind, name)

@@ -21,6 +21,7 @@ from idiolect.data.federation_values import (
     listed,
     per_channel,
     row_numbers,
+    told,
     whole_number,
 )
 from idiolect.data.limits import LARGEST_CLASSES
@@ -231,6 +232,9 @@ class Federation:
 
     def _who(self, i: int) -> str:
         return f"client {i}" + (f" ({self.names[i]})" if self.names[i] != str(i) else "")
+
+    def __repr__(self) -> str:
+        return told(self)
 
     def judged_by(self, metric: str | Callable[..., Tensor]) -> "Federation":
         """The same clients with another metric: a name, or a function of outputs and targets that

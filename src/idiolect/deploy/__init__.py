@@ -23,6 +23,7 @@ The server
 A client
     client            how a client answers a request; knows no network
     local_experiment  method, network and data of one experiment, ready to compute
+    site_options      what a site says of its data and training on its command line
     client_data       its data: a file, a folder or a function
     client_state      its private state on its disk
     personal_file     its personal model as a file, at the end
