@@ -130,7 +130,7 @@ for _name, _about_it in SHORTER.items():
     OPTIONS.insert(OPTIONS.index(_about_it[0]) + 1, _name)
 
 
-def _parameter(kind: Any, name: str, told: str | None) -> inspect.Parameter:
+def _parameter(kind: Any, name: str, told: str | None = None) -> inspect.Parameter:
     taken: Any
     if kind is RunConfig and name in SHORTER:
         _, taken, text = SHORTER[name]

@@ -64,14 +64,17 @@ def print_federation(about: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(about)
         return
-    samples = about["samples"]
+    samples, task = about["samples"], about["task"]
+    has = "targets" if task in ("regression", "multilabel") else "classes"
     print(
         f"{about['n_clients']} clients, {samples['train']} train, {samples['val']} validation and "
-        f"{samples['test']} test samples of shape {about['shape']}, {about['classes']} classes"
+        f"{samples['test']} test samples of shape {about['shape']}, {task}, "
+        f"{about['classes']} {has}"
     )
-    rows = []
+    rows, known = [], dict(enumerate(about["info"].get("class_names") or ()))
     for client in about["clients"]:
-        counts = "  ".join(f"{k}:{n}" for k, n in client["histogram"]["train"].items())
+        histogram = client["histogram"]["train"].items()
+        counts = "  ".join(f"{one_line(str(known.get(int(k), k)))}:{n}" for k, n in histogram)
         name = client["name"] + (" (unseen)" if client["unseen"] else "")
         rows.append([name, *(str(client[part]) for part in samples), counts])
     _print_grid(("client", *samples, "classes in training (class:samples)"), rows)
