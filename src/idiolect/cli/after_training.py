@@ -69,13 +69,18 @@ def export(
     epilog=examples(
         "idiolect predict runs/fedas --client 3 --data new.npz",
         "idiolect predict runs/fedas --client 3 --data new.npz --out answers.parquet",
+        "idiolect predict runs/wards --client ward-b --data new.csv",
     )
 )
 def predict(
     path: RunPath,
     client: Who,
     data: Annotated[
-        Path, typer.Option(parser=as_path, help="An .npz file with samples x, as the run's data.")
+        Path,
+        typer.Option(
+            parser=as_path,
+            help="A table or folder of images like the run's, or an .npz file with samples x.",
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -97,7 +102,7 @@ def predict(
     samples, labelled = to_predict(run.federation, data)
     module, metric = run.module(run.personal(number)), samples.task.metric
     found = predictions.answers(module, samples, samples.test[0])
-    predictions.write(found, place, samples.task)
+    predictions.write(found, place, samples.task, samples.info.get("class_names") or ())
     right = predictions.score(module, samples, samples.test[0]) if labelled else None
     if as_json:
         screen.print_json({"samples": len(found), metric.name: right, "file": str(place)})
@@ -121,7 +126,8 @@ def adapt(
         Path,
         typer.Option(
             parser=as_path,
-            help="An .npz file with x_train, y_train, x_test, y_test of the new client.",
+            help="The new client's table or folder of images, like the run's, or an .npz file with "
+            "x_train, y_train, x_test, y_test.",
         ),
     ],
     client: Annotated[str | None, typer.Option(help="What to call it; the file's name.")] = None,

@@ -25,6 +25,7 @@ from idiolect.runs.config import digest
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
 
 Card = dict[str, Any]
+MOST_NAMED = 50  # classes in README.md; the card has all
 
 
 def export(
@@ -61,6 +62,7 @@ def describe(
         },
         "task": fed.task.name,
         "classes": fed.classes,
+        "class_names": list(fed.info.get("class_names") or ()),
         "form": fed.form.as_plain(),
         "input": {
             "shape": list(fed.shape),
@@ -108,11 +110,13 @@ def _page(card: Card) -> str:
     norm = f", less {given['mean']}, over {given['std']} per channel" if given["mean"] else ""
     told = metric_named(metric["name"]).told(metric["value"])
     own = f"; this client trained on {who['classes']}" if who["classes"] else f" ({card['task']})"
+    named = card["class_names"] if len(card["class_names"]) <= MOST_NAMED else []
+    has = "Targets" if card["task"] in ("regression", "multilabel") else "Classes"
     sizes = f"{who['train']} training, {who['validation']} validation, {who['test']} test samples"
     lines = {
         "Client": f"{who['name']} (number {who['id']}): {sizes}",
         metric["name"].capitalize(): f"{told} on {metric['on']} ({metric['samples']})",
-        "Classes": f"{card['classes']}{own}",
+        has: f"{', '.join(named) or card['classes']}{own}",
         "Input": f"{given['dtype']}{scale}{norm}, shape {given['shape']}",
         "Network": f"{_words(card['model'])}; {card['parameters']} parameters",
         "Method": f"{_words(card['method'])}; round {card['round']} of {card['rounds']}",
