@@ -1,5 +1,6 @@
 """`idiolect list`: methods, datasets, splits, models, metrics and recipes, with their options."""
 
+import warnings
 from collections.abc import Collection
 from typing import Annotated, Any
 
@@ -45,8 +46,6 @@ def models() -> list[Entry]:
 
 def metrics() -> list[Entry]:
     """What clients can be judged by, and for which tasks."""
-    import warnings
-
     from idiolect.core import plugins, task
 
     found: dict[str, Entry] = {}
@@ -60,7 +59,7 @@ def metrics() -> list[Entry]:
             found[name] = {**entry, "tasks": list(task.METRICS), "package": plugins.package(point)}
         except UserError as error:
             warnings.warn(str(error), stacklevel=2)
-    return [{**entry, "for": ", ".join(entry["tasks"])} for entry in found.values()]
+    return list(found.values())
 
 
 def _metric(metric: Any) -> Entry:

@@ -43,13 +43,13 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
         print(f"no {kind} yet")
         return
     shown = {"methods": ("year", "traffic"), "datasets": ("classes", "found")}
-    extra = (shown | {"recipes": ("paper", "claims"), "metrics": ("for",)}).get(kind, ())
+    extra = (shown | {"recipes": ("paper", "claims"), "metrics": ("tasks",)}).get(kind, ())
     if any(entry.get("package") for entry in entries):
         extra = (*extra, "package")
     rows = []
     for entry in entries:
         options = ", ".join(option["name"] for option in entry.get("options", ()))
-        told = (str(entry[key] or "–") for key in extra)
+        told = (_listed(entry[key]) for key in extra)
         rows.append([entry["name"], entry["what"], *told, options])
     heads = ("name", "what", *extra, "options")
     if narrow := console().width < OPTIONS_FROM:
@@ -57,6 +57,10 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
     _print_grid(heads, rows)
     if narrow and any(entry.get("options") for entry in entries):
         print(f"options: `idiolect list {kind} --json`, or a window of {OPTIONS_FROM} columns")
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value or "–")
 
 
 def print_federation(about: dict[str, Any], as_json: bool) -> None:

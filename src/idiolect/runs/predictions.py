@@ -40,16 +40,17 @@ def score(module: nn.Module, samples: Federation, rows: torch.Tensor) -> float:
 
 
 def write(found: np.ndarray, path: Path, task: LearningTask, names: Sequence[str] = ()) -> None:
-    """A row per sample: its number and what the model says (the class, its name if classes have
-    `names`, how sure it is, and every class's share; a share of every label; quantities; or a class
-    for each step). A Parquet file if the name ends so, else CSV."""
+    """A row per sample: its number and what the model says (the class, its name if `names` are not
+    just numbers, how sure it is, and every class's share; a share of every label; quantities; or a
+    class for each step). A Parquet file if the name ends so, else CSV."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
     columns = {"row": np.arange(len(found))}
     if task.has_classes:
         said = found.argmax(1)
-        called = {"name": np.array(names, dtype=str)[said]} if len(names) else {}
+        numbers = [str(k) for k in range(len(names))]
+        called = {"name": np.array(names, dtype=str)[said]} if list(names) != numbers else {}
         columns |= {"class": said, **called, "probability": found.max(1)}
     letter = "step" if task.per_step else "value" if task.name == "regression" else "p"
     columns |= {f"{letter}{k}": found[:, k] for k in range(found.shape[1])}

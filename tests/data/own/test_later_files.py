@@ -57,6 +57,13 @@ def test_labels_and_clients_may_be_missing_and_columns_may_move() -> None:
     assert to_predict(run_data(), Path("whole.csv"))[0].x.dtype == torch.float32
 
 
+def test_words_that_look_like_numbers_stay_words() -> None:
+    rows = [f"s{k % 2},{('7', '8', 'none')[k % 3]},{k / 8},{k % 2}" for k in range(24)]
+    Path("t.csv").write_text("\n".join(["site,colour,size,kind", *rows]))
+    Path("new.csv").write_text("colour,size\n8,1.5\n")  # Arrow reads a column of numbers
+    assert to_predict(run_data(), Path("new.csv"))[0].x.tolist() == [[1.0, 1.5]]
+
+
 def test_the_next_token_of_later_texts() -> None:
     fed = Federation.from_files("t.csv", client="site", input="text", task="next-token", length=4)
     Path("new.csv").write_text("text\nc d z\n")

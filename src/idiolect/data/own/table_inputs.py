@@ -134,7 +134,7 @@ class TableInputs:
         """Whole numbers and codes of categories as int64, quantities as float32; and how many
         values a category has, 0 for others."""
         cells = self._cells(name)
-        if cells.dtype.kind in "OUSb" or name in self.categories:
+        if cells.dtype.kind in "OUSb" or name in self.categories or name in self.known:
             found, names = codes(cells, self._column(name), self.known.get(name, ()))
             self.known[name] = names
             return found, len(names)
