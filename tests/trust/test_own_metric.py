@@ -31,6 +31,9 @@ def near(outputs, targets):
 def rmse(outputs, targets):
     return (outputs - targets).abs()[:, 0]
 
+def loss(outputs, targets):
+    return (outputs - targets).abs()[:, 0]
+
 def whole(outputs, targets):
     return outputs.mean()
 
@@ -110,6 +113,7 @@ def test_from_python_it_is_a_function() -> None:
     ("name", "told"),
     [
         ("rmse", "has the name of one that Idiolect has"),
+        ("loss", "has the name of another column of tables"),
         ("whole", "one value per sample, got ()"),
         ("failing", "your own code failed at"),
         ("Path", "is no function"),

@@ -209,6 +209,8 @@ def metric_of(function: Any, called: str) -> Metric:
         raise UserError(f"metric '{called}' is no function of outputs and targets")
     if is_ours(called):
         raise UserError(f"metric '{called}' has the name of one that Idiolect has; rename it")
+    if is_column(called):
+        raise UserError(f"metric '{called}' has the name of another column of tables; rename it")
 
     def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
         value = function(outputs, targets)
@@ -221,6 +223,11 @@ def metric_of(function: Any, called: str) -> Metric:
 
     lower = bool(getattr(function, "lower_is_better", False))
     return Metric(called, per_sample, mean_over_samples, lower, False)
+
+
+def is_column(name: str) -> bool:
+    """Whether clients' tables have another column under the name of a metric."""
+    return name == "loss" or name.startswith(("val_", "train_"))
 
 
 def is_ours(name: str) -> bool:

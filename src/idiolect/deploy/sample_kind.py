@@ -1,6 +1,7 @@
 """What a site says of its samples. All sites of a federation must say the same; the samples
 themselves stay where they are."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from idiolect.core.task import (
     LearningTask,
     Metric,
     as_it_is,
+    is_column,
     is_ours,
     metric_named,
 )
@@ -23,6 +25,7 @@ from idiolect.errors import UserError
 
 MAX_CODES = 1 << 20  # values of one whole number
 MAX_INPUTS = 64
+MAX_OUTPUTS = 1 << 26  # numbers that a network gives for one sample
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def wrong(hello: Mapping[str, Any]) -> str | None:
         return f"task {task!r:.40} is not known"
     if not isinstance(metric, str) or len(metric) > 64 or not metric.isidentifier():
         return f"metric {metric!r:.40} is not a name"
+    if is_column(metric):
+        return f"metric {metric} has the name of another column"
     if is_ours(metric) and metric not in METRICS[task]:
         return f"metric {metric} is not for {task}"
     if hello.get("better", "higher") not in ("higher", "lower"):
@@ -117,6 +122,8 @@ def wrong(hello: Mapping[str, Any]) -> str | None:
     form = hello.get("form", PLAIN.as_plain())
     if not isinstance(form, dict) or set(form) != set(PLAIN.as_plain()):
         return "the form of its samples is incomplete"
+    if type(form["steps"]) is int and form["steps"] * hello["classes"] > MAX_OUTPUTS:
+        return f"{form['steps']} steps of {hello['classes']} classes are too many"
     return _wrong_form(form, hello["shape"], task)
 
 
@@ -124,12 +131,12 @@ def _wrong_form(form: Mapping[str, Any], shape: Sequence[int], task: str) -> str
     codes, steps, fields = form["codes"], form["steps"], form["fields"]
     if type(form["padded"]) is not bool or type(form["by_name"]) is not bool:
         return "padded and by_name are yes or no"
+    if not isinstance(fields, list) or len(fields) > MAX_INPUTS:
+        return "inputs are not a short list"
     if not _counts(codes, MAX_CODES) or len(codes) not in (0, 1, shape[0], len(fields)):
         return f"codes {codes!r:.80} are not counts"
     if not _counts([steps], 1 << 20) or (steps > 0) != LearningTask(task).per_step:
         return f"steps {steps!r:.40} do not go with {task}"
-    if not isinstance(fields, list) or len(fields) > MAX_INPUTS:
-        return "inputs are not a short list"
     size = 0
     for one in fields:
         if not isinstance(one, dict) or set(one) != {"name", "shape", "whole"}:
@@ -139,7 +146,7 @@ def _wrong_form(form: Mapping[str, Any], shape: Sequence[int], task: str) -> str
             return "an input has no name"
         if not _counts(one["shape"], 1 << 26) or len(one["shape"]) > 8:
             return "an input has no shape"
-        size += int(torch.Size(one["shape"]).numel())
+        size += math.prod(one["shape"])
     if fields and list(shape) != [size]:
         return f"its inputs have {size} numbers together, a sample has shape {shape}"
     return None
