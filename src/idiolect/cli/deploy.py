@@ -173,7 +173,7 @@ def client(
     server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
     client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
     data: Annotated[
-        str, typer.Option(help="Own data: .npz file, folder of .npy files, or module:function.")
+        str, typer.Option(help="Own data: .npz file, folder of .npy files, or file.py:function.")
     ],
     state: State,
     classes: Annotated[

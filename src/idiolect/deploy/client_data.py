@@ -106,7 +106,8 @@ def labels_digest(classes: Classes) -> str:
 def load_data(
     where: str, classes: Classes, client: int = 0, means: Meaning | None = None
 ) -> Federation:
-    """One client's data from an .npz file, a folder of .npy files, or `module:function`.
+    """One client's data from an .npz file, a folder of .npy files, `file.py:function` or
+    `module:function`.
 
     The arrays are x_train, y_train, x_test, y_test and, if there is a validation part, x_val and
     y_val. Labels are numbers, or names from the list `classes`. A function returns the arrays as a
@@ -117,8 +118,8 @@ def load_data(
         return _one_client(_read(path), classes, where, means)
     if ":" not in where:
         raise UserError(
-            f"--data {where} is no file or folder; give an .npz file, a folder of .npy files "
-            "or module:function"
+            f"--data {where} is no file or folder; give an .npz file, a folder of .npy files, "
+            "file.py:function or module:function"
         )
     made = _call(where, client)
     if isinstance(made, Federation):
@@ -163,14 +164,20 @@ def _as_numbers(labels: Any, names: list[str]) -> Any:
     return np.array([place[name] for name in known], dtype=np.int64)[inverse]
 
 
-def _call(where: str, client: int) -> Any:
-    module, _, function = where.partition(":")
+def _function(where: str) -> Any:
+    module, _, function = where.rpartition(":")
+    if module.endswith(".py"):
+        return own_code.load_function(where, "data", [where])  # the site's own command line says so
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        make = getattr(importlib.import_module(module), function)
+        return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UserError(f"cannot import --data {where}: {error}") from None
+
+
+def _call(where: str, client: int) -> Any:
+    make = _function(where)
     wants = "client" in getattr(getattr(make, "__code__", None), "co_varnames", ())
     try:
         return make(client=client) if wants else make()
