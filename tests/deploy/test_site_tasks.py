@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from idiolect import methods, models
 from idiolect.core import augmentation, own_code
@@ -22,6 +21,8 @@ from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.messages import Payload
 from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
+from idiolect.runs.directory import read_config
+from idiolect.runs.history import ClientLog
 from idiolect.simulation.simulation import Simulation
 from tests.deploy.federation_processes import federation, needs_flower
 from tests.deploy.local_federation import (
@@ -84,16 +85,11 @@ def both(
         Client(i, data(task, i), tmp_path / f"s{i}", codes=codes, loss=loss, augment=augment)
         for i in range(SITES)
     ]
-    everyone = data(task, *range(SITES))
-    how = (everyone.shape, everyone.classes, made["seed"], (), everyone.form)
     learn = (
         own_code.load_function(loss, "loss", [loss]) if loss else None,
         augmentation.loaded(augment, [augment]) if augment else None,
     )
-    sim = Simulation(
-        methods.build(made["method"]), everyone, models.build(made["model"], *how), rounds=2,
-        seed=made["seed"], engine="loop", device="cpu", dtype="float64", learn=learn,
-    )  # fmt: skip
+    sim = simulated(made, task, SITES, learn)
     return served(made, LocalTransport(sites), SITES), sim, sites
 
 
@@ -278,22 +274,52 @@ def test_a_site_that_sends_false_scores_is_refused(tmp_path: Path) -> None:
     assert np.isfinite(first[0]) and np.isnan(first[1]) and ours.registry.counts["refused"] == 1
 
 
+def simulated(
+    made: dict[str, Any], task: LearningTask, sites: int, learn: tuple[Any, Any]
+) -> Simulation:
+    everyone = data(task, *range(sites))
+    how = (everyone.shape, everyone.classes, made["seed"], (), everyone.form)
+    return Simulation(
+        methods.build(made["method"]), everyone, models.build(made["model"], *how),
+        rounds=made["rounds"], seed=made["seed"], engine="loop", device="cpu", dtype="float64",
+        learn=learn,
+    )  # fmt: skip
+
+
 @needs_flower
-def test_regression_with_an_own_loss_on_flower(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "own"),
+    [
+        ("regression", ["--loss", "mine.py:huber", "--augment", "mine.py:shifted"]),
+        pytest.param("next-token", ["--classes", str(TOKENS)], marks=pytest.mark.heavy),
+    ],
+)
+def test_real_sites_give_the_simulators_numbers(task: str, own: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(LOSS)
     for site in range(2):
-        np.savez(tmp_path / f"{site}.npz", **arrays(site, "regression"))
+        np.savez(tmp_path / f"{site}.npz", **arrays(site, task))
     with federation(tmp_path) as fed:
-        told = ["--clients", "2", "--rounds", "2", "--model", "mlp", "--set", "method.lr=0.1"]
+        told = ["--clients", "2", "--rounds", "2", "--set", "method.lr=0.1"]
         fed.server("fedavg", *told, "--dtype", "float64", "--out", "run")
         for site in range(2):
-            own = ["--task", "regression", "--loss", "mine.py:huber", "--augment", "noise:0.01"]
-            fed.client(site, *own, "--data", f"{site}.npz")
+            fed.client(site, "--task", task, *own, "--data", f"{site}.npz")
         assert fed.finished() == 0, fed.story()
+    made = read_config(tmp_path / "run")
+    learn: tuple[Any, Any] = (None, None)
+    if task == "regression":
+        code = [f"{tmp_path / 'mine.py'}:{name}" for name in ("huber", "shifted")]
+        learn = (own_code.load_function(code[0], "loss", code), augmentation.loaded(code[1], code))
+    sim = simulated(made, LearningTask(task), 2, learn)
+    rounds = [sim.start(), *(sim.step() for _ in range(2))]
+    table = ClientLog(tmp_path / "run")
+    table.load()
+    for done in rounds:
+        for name, column in done.clients.items():
+            ours = table.rounds[done.round][name]
+            np.testing.assert_allclose(ours, column, atol=1e-9, err_msg=name)
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary["metric"] == {"name": "rmse", "better": "lower"}
-    assert "rmse" in fed.out("server")
+    name = LearningTask(task).metric.name
+    assert summary["metric"] == {"name": name, "better": "lower"} and name in fed.out("server")
     for site in range(2):
         [card] = (tmp_path / f"state{site}/models").glob("*.json")
-        assert json.loads(card.read_text())["task"] == "regression"
-    assert torch.tensor(summary["accuracy"]["last"]["mean"]).isfinite()
+        assert json.loads(card.read_text())["task"] == task
