@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import idiolect
+from idiolect import data, models
+from idiolect.errors import UserError
 from idiolect.report import advice_words
 from idiolect.report.advice import Advice
 from idiolect.report.load import Run, load
 from idiolect.report.validation_view import on_validation
+from idiolect.runs.tournament import ROUNDS
 from tests.cli.calls import call
 
 WORDS = ["--rounds", "2", "--model", "mlp", "--set", "model.hidden=8", "--set", "method.lr=0.1"]
@@ -90,6 +94,34 @@ def test_a_method_that_does_not_fit_is_left_out_and_a_mistake_is_one_line() -> N
     ):
         bad = call("advise", *words)
         assert bad.exit_code == 2 and wrong in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_from_python_it_is_the_same(tmp_path: Path) -> None:
+    """The command's advice on a file, and `idiolect.advise` on the same clients as objects."""
+    wards(Path("wards.csv"))
+    told = advised("wards.csv", "--methods", "fedper,fedavg_ft", "--seeds", "0", "--out", "a")
+    section = {"name": "wards.csv", "client": "ward", "label": "label"}
+    clients = data.build(section, {"name": "natural"})
+    model = models.build({"name": "mlp", "hidden": 8}, clients.shape, clients.classes, 0)
+    ours = ["fedper", "fedavg_ft"]
+    made = idiolect.advise(
+        clients, model, methods=ours, out=tmp_path / "p", rounds=2, seeds=[0], lr=0.1
+    )
+    assert made.method == told["method"] and len(repr(made)) < 100 and made.method in repr(made)
+    assert str(made).splitlines()[:5] == told["words"][:5] and "<table>" in made._repr_html_()
+    assert [row["accuracy"] for row in made.rows] == [r["accuracy"] for r in told["validation"]]
+    assert set(made.as_dict()) == set(told) and (tmp_path / "p/advice.json").exists()
+    with pytest.raises(UserError, match="already holds this run"):
+        idiolect.advise(
+            clients, model, methods=ours, out=tmp_path / "p", rounds=2, seeds=[0], lr=0.1
+        )
+    with pytest.raises(UserError, match="val_share must be between 0 and 1"):
+        idiolect.advise(clients, model, out=tmp_path / "q", val_share=1.0)
+
+
+def test_help_names_the_rounds_of_the_tournament() -> None:
+    shown = " ".join(call("advise", "--help").output.replace("│", " ").split())
+    assert f"Rounds of the tournament. Default: {ROUNDS}." in shown
 
 
 def test_own_functions_get_validation_samples_too() -> None:

@@ -1,5 +1,6 @@
 """`idiolect export`, `predict` and `adapt` on a small run."""
 
+import csv
 import importlib.util
 import json
 from pathlib import Path
@@ -79,6 +80,22 @@ def test_adapt_states_the_gap(federation: Federation) -> None:
     assert card["metric"]["value"] == card["newcomer"]["trained"]
     again = call("adapt", "r", "--data", "ward.npz", "--client", "w", "--out", "w", "--json")
     assert json.loads(again.stdout) == card["newcomer"] | {"client": "w"}
+
+
+def test_a_run_on_a_table_predicts_and_adapts_from_tables() -> None:
+    rows = [f"s{k % 3},{('red', 'blue')[k % 2]},{k / 4},{('yes', 'no')[k % 2]}" for k in range(30)]
+    Path("t.csv").write_text("\n".join(["client,colour,size,label", *rows]))
+    words = ["--data", "t.csv", "--model", "tabular", "--rounds", "1", "--out", "t"]
+    assert call("run", "fedper", *words).exit_code == 0
+    Path("new.csv").write_text("size,colour\n1.5,red\n2.5,blue\n")
+    done = call("predict", "t", "--client", "s1", "--data", "new.csv")
+    assert done.exit_code == 0, done.output
+    told = list(csv.DictReader(Path("new.predictions.csv").read_text().splitlines()))
+    assert [one["name"] for one in told] == [("no", "yes")[int(one["class"])] for one in told]
+    Path("s9.csv").write_text("\n".join(["client,colour,size,label", *rows[:8]]))
+    done = call("adapt", "t", "--data", "s9.csv")
+    assert done.exit_code == 0 and "s9: " in done.stdout, done.output
+    assert Path("s9.model/model.safetensors").exists()
 
 
 @pytest.mark.parametrize(

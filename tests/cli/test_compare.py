@@ -193,3 +193,12 @@ def test_tuning_reports_what_was_chosen() -> None:
     assert [run.path.name for run in report.find([Path("t")])] == ["fedavg-seed0", "local-seed0"]
     both = call(*words, "--sweep", "epochs=1,2")
     assert both.exit_code == 2 and "--tune and --sweep" in both.stderr
+
+
+def test_a_method_that_cannot_do_the_task_is_told_before_the_first_run() -> None:
+    rows = [f"{k / 10},{k % 7},s{k % 2}" for k in range(24)]
+    Path("t.csv").write_text("\n".join(["a,label,client", *rows]))
+    words = ["--data", "t.csv", "--task", "regression", "--rounds", "1", "--out", "c"]
+    done = call("compare", "local", "fedproto", *words)
+    assert done.exit_code == 2 and "fedproto needs samples with one class each" in done.stderr
+    assert not Path("c").exists()

@@ -1,4 +1,4 @@
-"""A package that is installed brings methods, splits and models, found by name."""
+"""A package that is installed brings methods, splits, models and metrics, found by name."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from idiolect import methods
+from idiolect.core import task
 from idiolect.data import list_splits
 from idiolect.data.splits.base import Split
 from idiolect.errors import UserError
@@ -24,6 +25,7 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test finds is forgotten after it."""
     for kind in (Split, Model):
         monkeypatch.setattr(kind, "registry", copy(kind.registry))
+    monkeypatch.setattr(task, "INSTALLED", {})
     for registry in (methods.REGISTRY, Split.registry, Model.registry):
         monkeypatch.setattr(registry, "_loaded", {})
 
@@ -48,9 +50,13 @@ def test_an_installed_package_is_found_by_name(
     monkeypatch.syspath_prepend(installed)
     choose = ["--split", "stripes", "--model", "narrow", "--clients", "3", "--rounds", "1"]
     out = tmp_path / "r"
-    done = call("run", "halfway", *choose, "--set", "model.hidden=4", "--out", out, "--json")
+    more = ["--metric", "confidence", "--set", "model.hidden=4", "--out", out, "--json"]
+    done = call("run", "halfway", *choose, *more)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["method"] == "halfway"
+    found = json.loads(done.stdout)
+    assert found["method"] == "halfway"
+    assert found["metric"] == {"name": "confidence", "better": "higher"}
+    assert 0 < found["accuracy"]["last"]["mean"] < 1
     made = settings.read_yaml(out / "config.yaml")
     assert [made[key]["name"] for key in settings.SECTIONS] == [
         *("halfway", "digits", "stripes", "narrow")
@@ -69,10 +75,30 @@ def test_an_installed_package_is_listed_and_checked(
     assert {"stripes": "idiolect-stripes 1.0"}.items() <= {
         one["name"]: one["package"] for one in list_splits()
     }.items()
+    listed = json.loads(call("list", "metrics", "confidence", "--json").stdout)
+    assert [one["package"] for one in listed] == ["idiolect-stripes 1.0"]
     with pytest.raises(UserError, match=r"method\.share must be at least 0"):
         methods.build({"name": "halfway", "share": -1})
     with pytest.raises(UserError, match="did you mean 'halfway'"):
         methods.build("halfways")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("bad", "bad = 1", "is no function of outputs and targets"),
+        ("bad", "raise OSError('no')", "OSError: no"),
+        ("rmse", "def rmse(o, t): return t", "'rmse' is not for classification; use accuracy"),
+    ],
+)
+def test_a_broken_metric_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, told: str
+) -> None:
+    module = f"brittle_{abs(hash(code))}"
+    package(tmp_path, module, f"[idiolect.metrics]\n{name} = {module}:{name}\n", code)
+    monkeypatch.syspath_prepend(tmp_path)
+    done = call("run", "fedavg", "--metric", name, "--rounds", "1", "--out", tmp_path / "r")
+    assert done.exit_code == 2 and told in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: 2\n"

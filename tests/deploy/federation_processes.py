@@ -19,6 +19,7 @@ import pytest
 from idiolect.deploy.processes import free_port
 
 ROOT = Path(__file__).parents[2]
+PATHS = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # this checkout, whatever is installed
 WAIT = 240.0  # seconds without a new round; the machine may be busy
 
 needs_flower = pytest.mark.skipif(
@@ -41,7 +42,7 @@ class LocalProcesses:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", module, *command],
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env},
+                env={**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", **env},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

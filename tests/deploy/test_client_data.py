@@ -28,7 +28,7 @@ def test_data_from_file_folder_and_function(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for where in ("data.npz", "folder", "ward_data:load"):
+    for where in ("data.npz", "folder", "ward_data:load", "ward_data.py:load"):
         data = load_data(where, 3, client=2)
         assert len(data.train[0]) == 34 and data.classes == 3
         assert torch.equal(data.x[data.train[0]], torch.from_numpy(made["x_train"]))
@@ -39,6 +39,7 @@ def test_data_from_file_folder_and_function(
     [
         ("nowhere.npz", "is no file or folder"),
         ("no_such_module:f", "cannot import"),
+        ("no_such_file.py:f", "no_such_file.py"),
         ("os:getcwd", "returned str; return a dict"),
     ],
 )

@@ -78,7 +78,7 @@ def test_first_client_does_not_decide_what_samples_are(tmp_path: Path) -> None:
     terms = FederationTerms(EXPERIMENT, 3, poll=0.001, patience=5.0)
     enrolment = Enrolment(terms, transport)
     enrolment.wait_for(2)
-    assert enrolment.shape == (1, 8, 8)
+    assert enrolment.kind is not None and enrolment.kind.shape == (1, 8, 8)
     assert FederationServer(made, enrolment).step().arrived == [1, 2]
     assert enrolment.registry.counts["refused"] == 1
     assert "samples of shape" in enrolment.registry.notices[1000]

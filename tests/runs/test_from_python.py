@@ -12,6 +12,7 @@ from idiolect import report
 from idiolect.data import Federation
 from idiolect.errors import UserError
 from idiolect.runs.directory import read_config
+from idiolect.runs.progress import Progress
 from idiolect.runs.trained_run import TrainedRun
 
 
@@ -42,6 +43,26 @@ def test_a_run_from_python_is_a_run_directory(tmp_path: Path) -> None:
         idiolect.simulate("fedper", federation(), module, rounds=3, out=tmp_path / "r")
     with pytest.raises(UserError, match="models/"):
         TrainedRun(tmp_path / "r")
+
+
+def test_rounds_are_shown_and_reprs_are_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line a round for a log file, as the command line has it; nothing where nothing is
+    written."""
+    idiolect.simulate("fedavg", federation(), nn.Linear(5, 3), rounds=1)
+    assert capsys.readouterr() == ("", "")
+    idiolect.simulate("fedavg", federation(), nn.Linear(5, 3), rounds=1, out=tmp_path / "r")
+    out, shown = capsys.readouterr()
+    assert not out and shown.startswith("fedavg seed 0  round 1/1  mean")
+    quiet = {"out": tmp_path / "q", "progress": Progress()}
+    idiolect.simulate("fedavg", federation(), nn.Linear(5, 3), rounds=1, **quiet)
+    assert capsys.readouterr() == ("", "")
+    assert repr(federation()) == (
+        "Federation(3 clients, 41 train, 0 val, 41 test samples of shape [5], classification, "
+        "3 classes)"
+    )
+    assert idiolect.models.build({"name": "linear"}, (5,), 3) is not None
 
 
 def test_what_is_no_text_is_no_setting_of_a_run(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Rounds shown besides: the CSV file truly, the others by stand-ins for their packages."""
+"""Rounds shown besides: the CSV file truly, the others by stand-ins for their packages
+(test_real_loggers.py has the packages)."""
 
 import csv
 import sys
@@ -105,8 +106,10 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         def note(*words: Any, **options: Any) -> Any:
             self.seen.append((name, *words, options))
-            told = SimpleNamespace(info=SimpleNamespace(run_id="r1"))
-            return {"create_run": told, "create_experiment": "e1"}.get(name)
+            run = SimpleNamespace(
+                info=SimpleNamespace(run_id="r1"), data=SimpleNamespace(metrics={})
+            )
+            return {"create_run": run, "get_run": run, "create_experiment": "e1"}.get(name)
 
         return note
 
@@ -116,7 +119,7 @@ def test_the_others_get_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     fakes = {
         "torch.utils.tensorboard": board.module("t", SummaryWriter=board),
         "mlflow": flow.module("mlflow", MlflowClient=flow),
-        "wandb": wb.module("wandb", init=wb),
+        "wandb": wb.module("wandb", init=wb, Settings=dict),
     }
     for name, module in fakes.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -134,7 +137,7 @@ def test_the_others_get_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ("log", {"loss": 1.5}, {"step": 4}) in wb.seen and wb.seen[-1][0] == "finish"
     count = len(flow.seen)
     tracking.Mlflow(tmp_path / "r" / "log", config)  # resumed: the same run of MLflow
-    assert [call[0] for call in flow.seen[count:]] == ["opened"]
+    assert [call[0] for call in flow.seen[count:]] == ["opened", "get_run", "update_run"]
 
 
 def test_one_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import idiolect
 from idiolect.core import task
+from idiolect.data import Federation
+from idiolect.errors import UserError
 from idiolect.report.load import load
 from idiolect.runs import config as settings
 from tests.cli.calls import call
@@ -27,8 +31,14 @@ def near(outputs, targets):
 def rmse(outputs, targets):
     return (outputs - targets).abs()[:, 0]
 
+def loss(outputs, targets):
+    return (outputs - targets).abs()[:, 0]
+
 def whole(outputs, targets):
     return outputs.mean()
+
+def sure(outputs, targets):
+    return outputs.softmax(1).amax(1)
 
 def failing(outputs, targets):
     return outputs[targets.missing]
@@ -65,10 +75,45 @@ def test_an_own_metric_judges_and_is_read_without_its_code(mark: Path) -> None:
     assert rows[0]["metric"] == "far" and not mark.exists()
 
 
+def test_named_datasets_and_functions_are_judged_by_it_too() -> None:
+    Path("clients.py").write_text(
+        "import numpy as np\n"
+        "def two():\n"
+        "    x, y = np.eye(4, dtype='float32'), np.arange(4)\n"
+        "    return [dict(x_train=x, y_train=y, x_test=x, y_test=y)] * 2\n"
+    )
+    for number, data in enumerate((["--clients", "3"], ["--data", "clients.py:two"])):
+        words = [*data, "--model", "linear", "--rounds", "1", "--json"]
+        for metric, name in (("my.py:sure", "sure"), ("macro_f1", "macro_f1")):
+            done = call("run", "fedavg", *words, "--metric", metric, "--out", f"{number}-{name}")
+            assert done.exit_code == 0, done.output
+            assert json.loads(done.stdout)["metric"]["name"] == name
+            assert f"{name}_before" in load(f"{number}-{name}").table
+    assert call("resume", unfinished("0-sure")).exit_code == 0
+    refused(call("run", "fedavg", "--metric", "rmse"), "is not for classification; use accuracy")
+
+
+def test_from_python_it_is_a_function() -> None:
+    def first(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return outputs.argmax(1) == 0
+
+    x, y = np.eye(4, dtype=np.float32), np.arange(4)
+    given = [{"x_train": x, "y_train": y, "x_test": x, "y_test": y}] * 2
+    clients = Federation.from_arrays(given)
+    model = torch.nn.Linear(4, 4)
+    done = idiolect.simulate("fedavg", clients.judged_by(first), model, rounds=1)
+    assert done.summary["metric"]["name"] == "first" and done.accuracy().shape == (2, 2)
+    with pytest.raises(UserError, match="write it with def"):
+        clients.judged_by(lambda outputs, targets: targets)
+    with pytest.raises(UserError, match="is not for classification"):
+        clients.judged_by("rmse")
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
         ("rmse", "has the name of one that Idiolect has"),
+        ("loss", "has the name of another column of tables"),
         ("whole", "one value per sample, got ()"),
         ("failing", "your own code failed at"),
         ("Path", "is no function"),

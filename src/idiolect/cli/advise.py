@@ -34,7 +34,12 @@ WIDEST = 100  # columns of the table; the words below it say the rest
         "idiolect advise --methods fedper,ditto,my.py:MyMethod --seeds 0,1,2 --json",
     )
 )
-@with_settings()
+@with_settings(
+    told={
+        "rounds": "Rounds of the tournament. Default: 40.",
+        "eval_every": "Rounds from one evaluation to the next. Default: a quarter of all.",
+    }
+)
 def advise(
     methods: Annotated[
         str,
@@ -57,10 +62,10 @@ def advise(
     same local work for all. Only validation samples decide; clients without any keep a quarter
     of their training samples for it. Finished runs are not run again.
     """
-    from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
     from idiolect.runs import config as settings
     from idiolect.runs import tournament as contest
+    from idiolect.runs.live_line import LiveLine
 
     flags, sets, names = flags_of(given), set_ or (), contest.methods_of(methods)
     chosen = contest.seeds_of(seeds, config, flags, sets)
@@ -74,36 +79,23 @@ def advise(
 
 
 def _show(held: "Tournament", place: Path, as_json: bool) -> None:
-    from dataclasses import asdict
-
     from rich.text import Text
 
     from idiolect import report as reports
-    from idiolect.core import files
-    from idiolect.data.heterogeneity import heterogeneity
-    from idiolect.report import advice_words as words
-    from idiolect.report.advice import Advice
+    from idiolect.report.advised import Advised
 
-    advice = Advice([reports.load(item.out) for item in held.plans])
-    differ = heterogeneity(held.federation)
-    measured = reports.load(held.probe.out).summary.get("measured", {})
-    cosines = measured.get("gradient_similarity", {})
-    alike = {layer: value for layer, value in cosines.items() if value is not None}
-    lines = [words.difference_told(differ), words.updates_told(alike), *words.lines(advice)]
-    about = {
-        **advice.as_dict(),
-        "heterogeneity": {**asdict(differ), "gradient_similarity": alike},
-        "left_out": held.left_out,
-        "words": lines,
-    }
-    files.write_json(place / "advice.json", about)
+    runs, probe = [reports.load(item.out) for item in held.plans], reports.load(held.probe.out)
+    advised = Advised.of(runs, probe, held.federation, held.left_out)
+    file = advised.write(place)
     if as_json:
-        screen.print_json(about)
+        screen.print_json(advised.as_dict())
         return
-    screen.print_view(reports.terminal(advice.rows, min(WIDEST, screen.console().width)))
+    screen.print_view(reports.terminal(advised.rows, min(WIDEST, screen.console().width)))
     print("(all scores are on validation samples; the test samples decide nothing)\n")
-    for line in lines:
+    for line in advised.words:
         screen.print_view(Text(line))
-    print(f"advice: {place / 'advice.json'}")
-    file = advice.chosen.runs[0].path / "config.yaml"
-    print(f"its settings: {file}; with --set split.val_share=0 it trains on all training samples")
+    print(f"advice: {file}")
+    settings = advised.advice.chosen.runs[0].path / "config.yaml"
+    print(
+        f"its settings: {settings}; with --set split.val_share=0 it trains on all training samples"
+    )

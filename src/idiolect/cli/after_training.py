@@ -27,6 +27,7 @@ Licence = Annotated[
     epilog=examples(
         "idiolect export runs/fedas --client 3",
         "idiolect export runs/wards --client ward-b --out ward-b --licence CC-BY-4.0",
+        "idiolect export runs/fedas --client 3 --onnx",
     )
 )
 def export(
@@ -60,19 +61,26 @@ def export(
         f"{metric['samples']} test samples"
     )
     print(f"model: {place / 'model.safetensors'}\ncard: {place / 'card.json'}")
+    if onnx:
+        print(f"ONNX: {place / 'model.onnx'}")
 
 
 @commands.command(
     epilog=examples(
         "idiolect predict runs/fedas --client 3 --data new.npz",
         "idiolect predict runs/fedas --client 3 --data new.npz --out answers.parquet",
+        "idiolect predict runs/wards --client ward-b --data new.csv",
     )
 )
 def predict(
     path: RunPath,
     client: Who,
     data: Annotated[
-        Path, typer.Option(parser=as_path, help="An .npz file with samples x, as the run's data.")
+        Path,
+        typer.Option(
+            parser=as_path,
+            help="A table or folder of images like the run's, or an .npz file with samples x.",
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -94,7 +102,7 @@ def predict(
     samples, labelled = to_predict(run.federation, data)
     module, metric = run.module(run.personal(number)), samples.task.metric
     found = predictions.answers(module, samples, samples.test[0])
-    predictions.write(found, place, samples.task)
+    predictions.write(found, place, samples.task, samples.info.get("class_names") or ())
     right = predictions.score(module, samples, samples.test[0]) if labelled else None
     if as_json:
         screen.print_json({"samples": len(found), metric.name: right, "file": str(place)})
@@ -118,7 +126,8 @@ def adapt(
         Path,
         typer.Option(
             parser=as_path,
-            help="An .npz file with x_train, y_train, x_test, y_test of the new client.",
+            help="The new client's table or folder of images, like the run's, or an .npz file with "
+            "x_train, y_train, x_test, y_test.",
         ),
     ],
     client: Annotated[str | None, typer.Option(help="What to call it; the file's name.")] = None,

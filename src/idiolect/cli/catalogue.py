@@ -1,5 +1,6 @@
-"""`idiolect list`: methods, datasets, splits, models and recipes, with their options."""
+"""`idiolect list`: methods, datasets, splits, models, metrics and recipes, with their options."""
 
+import warnings
 from collections.abc import Collection
 from typing import Annotated, Any
 
@@ -43,6 +44,30 @@ def models() -> list[Entry]:
     return list_models()
 
 
+def metrics() -> list[Entry]:
+    """What clients can be judged by, and for which tasks."""
+    from idiolect.core import plugins, task
+
+    found: dict[str, Entry] = {}
+    for kind, known in task.METRICS.items():
+        for name, metric in known.items():
+            entry = found.setdefault(name, {**_metric(metric), "tasks": [], "package": ""})
+            entry["tasks"].append(kind)
+    for name, point in plugins.found(task.METRIC_GROUP).items():
+        try:
+            entry = _metric(task.installed_metric(name))
+            found[name] = {**entry, "tasks": list(task.METRICS), "package": plugins.package(point)}
+        except UserError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return list(found.values())
+
+
+def _metric(metric: Any) -> Entry:
+    what = "share, shown in percent" if metric.share else "number"
+    better = "lower" if metric.lower else "higher"
+    return {"name": metric.name, "what": f"{what}; {better} is better", "better": better}
+
+
 def own(kind: str, names: Collection[str]) -> list[Entry]:
     """Code of the user's own as it would be listed; naming it here is permission to load it."""
     from idiolect.data.splits.base import Split
@@ -79,7 +104,9 @@ def recipes() -> list[Entry]:
     ),
 )
 def list_(
-    kind: Annotated[str, typer.Argument(help="methods, datasets, splits, models or recipes.")],
+    kind: Annotated[
+        str, typer.Argument(help="methods, datasets, splits, models, metrics, recipes.")
+    ],
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]…", help="Only these; your own as file.py:Name."),
@@ -94,6 +121,7 @@ def list_(
         "datasets": list_datasets,
         "splits": list_splits,
         "models": models,
+        "metrics": metrics,
         "recipes": recipes,
     }
     if kind not in kinds:

@@ -109,6 +109,7 @@ def compare(
         methods, chosen, runs, config, flags, sets, varied, as_published, allowed
     )
     build = builder(plan[0].config, allowed, config)
+    comparison.check_methods(plan, allowed)
     if not as_published and not as_json and (apart := keeps_its_own([whole(n) for n in methods])):
         kept = "no local SGD, own settings kept; see samples and steps"
         print(f"{', '.join(apart)}: {kept}", file=sys.stderr)
@@ -138,9 +139,9 @@ def demo(out: Out = None, seeds: Seeds = "0", as_json: Json = False) -> None:
 
 def _tuned(plan: "list[Plan]", place: Path, build: "Builder") -> "list[Plan]":
     """The runs that were chosen on validation data, in their places."""
-    from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
     from idiolect.runs import tuning
+    from idiolect.runs.live_line import LiveLine
 
     tuning.trials_of(plan)  # a mistake is told before the data is read
     tuning.check_validation(build(plan[0].config).federation)
@@ -176,8 +177,8 @@ def _run(
     title: str | None = None,
     build: "Builder | None" = None,
 ) -> None:
-    from idiolect.cli.live_line import LiveLine
     from idiolect.runs import compare as comparison
+    from idiolect.runs.live_line import LiveLine
 
     comparison.run_all(plan, LiveLine(), build)
     _show(plan, place, as_json, title)
@@ -185,8 +186,8 @@ def _run(
 
 def _show(plan: "list[Plan]", place: Path, as_json: bool, title: str | None = None) -> None:
     from idiolect import report as reports
-    from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
+    from idiolect.runs.live_line import LiveLine
 
     if not Ranks.current().first:
         return

@@ -3,6 +3,7 @@
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flag
 from idiolect.cli.options import path as as_path
 from idiolect.cli.run import show
 from idiolect.core import own_code
+from idiolect.deploy.site_options import SiteOptions
 from idiolect.deploy.terms import FederationTerms
 from idiolect.errors import UserError
 
@@ -33,6 +35,7 @@ AcceptedModel = Annotated[str | None, typer.Option(help=ONLY.format("model"))]
 AcceptedMethod = Annotated[str | None, typer.Option(help=ONLY.format("method"))]
 
 commands = typer.Typer()
+SITE = tuple(known.name for known in fields(SiteOptions))
 TERMS = ("minimum", "arrivals", "window", "timeout", "repeat", "patience")
 MAKE_KEYS = "idiolect keys federation --host fl.example.org --clients 3"
 
@@ -114,7 +117,7 @@ def _planned(
     config = settings.resolve(file, flags, sets, allowed)
     for key in ("loss", "augment"):
         if config[key] is not None:
-            raise UserError(f"{key} is for simulations; leave it out for real sites")
+            raise UserError(f"{key} is given at every site: idiolect client --{key} …")
     builder(config, allowed, file)
     named = given["model"] is not None or any(s.startswith("model.name=") for s in sets)
     if not named and file is None:
@@ -161,13 +164,16 @@ def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> P
         "idiolect client --server fl.example.org:8443 --id 0 --data ward.npz --classes 10 "
         "--state /var/lib/idiolect --ca ca.pem --key client_0",
         "idiolect client --server 127.0.0.1:8443 --id 1 --data mydata:load --state s1 --insecure",
+        "idiolect client --server fl.example.org:8443 --id 2 --data beds.npz --task regression "
+        "--loss my.py:huber --state /var/lib/idiolect --ca ca.pem --key client_2",
     )
 )
+@with_settings(*SITE, kind=SiteOptions)
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
     client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
     data: Annotated[
-        str, typer.Option(help="Own data: .npz file, folder of .npy files, or module:function.")
+        str, typer.Option(help="Own data: .npz file, folder of .npy files, or file.py:function.")
     ],
     state: State,
     classes: Annotated[
@@ -184,6 +190,7 @@ def client(
     worker: Annotated[
         str, typer.Option(help="idiolect: one process that stays; flower: one per message.")
     ] = "idiolect",
+    **given: Any,
 ) -> None:
     """Take part in a federation with this machine's data."""
     from idiolect.deploy import processes
@@ -209,6 +216,7 @@ def client(
         "name": name,
         "model": model and own_code.whole(model),
         "method": method and own_code.whole(method),
+        **SiteOptions(**{k: v for k, v in given.items() if v is not None}).as_dict(),
         "device": device,
     }
     children = processes.ChildProcesses(state / "logs")

@@ -60,15 +60,17 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *lines])
 
 
-def with_settings(*names: str, kind: Any = RunConfig) -> Callable[[Command], Command]:
+def with_settings(
+    *names: str, kind: Any = RunConfig, told: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
     """Give a command the options of these settings of `kind`, of all of a run if none is named. The
     command gets them as its `**given`, None where an option was not given; `flags_of` makes a
-    config of those of a run."""
+    config of those of a run. `told` is the help of options whose default is another here."""
 
     def add(command: Command) -> Command:
         written = list(inspect.signature(command, eval_str=True).parameters.values())
         written = [one for one in written if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        made = [_parameter(kind, name) for name in names or OPTIONS]
+        made = [_parameter(kind, name, (told or {}).get(name)) for name in names or OPTIONS]
         arguments = [one for one in written if isinstance(_about(one), typer.models.ArgumentInfo)]
         rest = [one for one in written if one not in arguments]
         parameters = [one.replace(kind=KEYWORD) for one in (*arguments, *made, *rest)]
@@ -128,9 +130,9 @@ for _name, _about_it in SHORTER.items():
     OPTIONS.insert(OPTIONS.index(_about_it[0]) + 1, _name)
 
 
-def _parameter(kind: Any, name: str) -> inspect.Parameter:
+def _parameter(kind: Any, name: str, told: str | None = None) -> inspect.Parameter:
     taken: Any
-    if name in SHORTER:
+    if kind is RunConfig and name in SHORTER:
         _, taken, text = SHORTER[name]
     else:
         taken, text = option_type(kind, name), about(kind, name)
@@ -138,7 +140,7 @@ def _parameter(kind: Any, name: str) -> inspect.Parameter:
         text = f"{text[0].upper()}{text[1:]}." + (f" Default: {default}." if default else "")
     parser = path if taken is Path else None
     annotation = Annotated[
-        taken | None, typer.Option(*FLAGS.get(name, ()), parser=parser, help=text)
+        taken | None, typer.Option(*FLAGS.get(name, ()), parser=parser, help=told or text)
     ]
     return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)
 

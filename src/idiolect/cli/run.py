@@ -41,11 +41,11 @@ def run(
 
     Started by torchrun, the processes share the clients of each round, one GPU each.
     """
-    from idiolect.cli.live_line import LiveLine
     from idiolect.engine.ranks import Ranks
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
+    from idiolect.runs.live_line import LiveLine
 
     flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
@@ -76,11 +76,11 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Continue an unfinished run from its last checkpoint, as if it had never stopped."""
-    from idiolect.cli.live_line import LiveLine
     from idiolect.runs import config as settings
     from idiolect.runs import directory, seal
     from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
+    from idiolect.runs.live_line import LiveLine
 
     config = directory.read_config(path)
     allowed = seal.approved(path, config) | {*(allow_code or ())}

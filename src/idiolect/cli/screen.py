@@ -43,13 +43,13 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
         print(f"no {kind} yet")
         return
     shown = {"methods": ("year", "traffic"), "datasets": ("classes", "found")}
-    extra = (shown | {"recipes": ("paper", "claims")}).get(kind, ())
+    extra = (shown | {"recipes": ("paper", "claims"), "metrics": ("tasks",)}).get(kind, ())
     if any(entry.get("package") for entry in entries):
         extra = (*extra, "package")
     rows = []
     for entry in entries:
         options = ", ".join(option["name"] for option in entry.get("options", ()))
-        told = (str(entry[key] or "–") for key in extra)
+        told = (_listed(entry[key]) for key in extra)
         rows.append([entry["name"], entry["what"], *told, options])
     heads = ("name", "what", *extra, "options")
     if narrow := console().width < OPTIONS_FROM:
@@ -59,19 +59,26 @@ def print_entries(kind: str, entries: list[dict[str, Any]], as_json: bool) -> No
         print(f"options: `idiolect list {kind} --json`, or a window of {OPTIONS_FROM} columns")
 
 
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value or "–")
+
+
 def print_federation(about: dict[str, Any], as_json: bool) -> None:
     """A federation as `data.describe` tells it, a line per client."""
     if as_json:
         print_json(about)
         return
-    samples = about["samples"]
+    samples, task = about["samples"], about["task"]
+    has = "targets" if task in ("regression", "multilabel") else "classes"
     print(
         f"{about['n_clients']} clients, {samples['train']} train, {samples['val']} validation and "
-        f"{samples['test']} test samples of shape {about['shape']}, {about['classes']} classes"
+        f"{samples['test']} test samples of shape {about['shape']}, {task}, "
+        f"{about['classes']} {has}"
     )
-    rows = []
+    rows, known = [], dict(enumerate(about["info"].get("class_names") or ()))
     for client in about["clients"]:
-        counts = "  ".join(f"{k}:{n}" for k, n in client["histogram"]["train"].items())
+        histogram = client["histogram"]["train"].items()
+        counts = "  ".join(f"{one_line(str(known.get(int(k), k)))}:{n}" for k, n in histogram)
         name = client["name"] + (" (unseen)" if client["unseen"] else "")
         rows.append([name, *(str(client[part]) for part in samples), counts])
     _print_grid(("client", *samples, "classes in training (class:samples)"), rows)

@@ -8,14 +8,20 @@
 The number of a client is the mean over its samples. In tables it is called by the function's name.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from idiolect.core import own_code
-from idiolect.core.task import METRICS, OWN_METRICS, REMEMBERED, Metric, mean_over_samples
+from idiolect.core.task import (
+    OWN_METRICS,
+    REMEMBERED,
+    Metric,
+    is_ours,
+    mean_over_samples,
+    metric_of,
+)
 from idiolect.errors import UserError
 
 
@@ -23,23 +29,16 @@ def admit(name: str, allow_code: Collection[str]) -> None:
     """Load the function if `allow_code` names it; from now on its whole name means it."""
     own_code.require(name, allow_code, "data.metric")
     function = own_code.load_any(name, "metric", allow_code)
-    called = own_code.called(name)
-    if isinstance(function, type) or not callable(function):
-        raise UserError(f"metric '{called}' is no function of outputs and targets")
-    if any(called in known for known in METRICS.values()):
-        raise UserError(f"metric '{called}' has the name of one that Idiolect has; rename it")
+    OWN_METRICS[own_code.whole(name)] = metric_of(function, own_code.called(name))
 
-    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
-        value = function(outputs, targets)
-        if not isinstance(value, Tensor) or value.shape != (len(outputs),):
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(
-                f"metric '{called}' must give a tensor with one value per sample, got {got}"
-            )
-        return value.to(torch.float64)[:, None]
 
-    lower = bool(getattr(function, "lower_is_better", False))
-    OWN_METRICS[own_code.whole(name)] = Metric(called, per_sample, mean_over_samples, lower, False)
+def taken(function: Callable[..., Tensor]) -> str:
+    """The name under which a function that Python code gave is known from now on."""
+    called = str(getattr(function, "__name__", ""))
+    if not called.isidentifier():
+        raise UserError("a metric needs a name for tables; write it with def")
+    OWN_METRICS[f"python:{called}"] = metric_of(function, called)
+    return f"python:{called}"
 
 
 def remember(section: Any) -> None:
@@ -48,8 +47,7 @@ def remember(section: Any) -> None:
     if not isinstance(section, Mapping):
         return
     name, better = section.get("name"), section.get("better")
-    known = isinstance(name, str) and any(name in one for one in METRICS.values())
-    if isinstance(name, str) and name.isidentifier() and not known:
+    if isinstance(name, str) and name.isidentifier() and not is_ours(name):
         REMEMBERED[name] = Metric(name, _unknown, mean_over_samples, better == "lower", False)
 
 

@@ -1,4 +1,4 @@
-"""Methods, splits and models of other packages, found by the entry points of what is installed.
+"""Methods, splits, models and metrics of other packages, found by their entry points.
 
     [project.entry-points."idiolect.methods"]
     halfway = "my_package.halfway:Halfway"

@@ -18,6 +18,10 @@ def html_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return f"<table><thead><tr>{above}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def html_lines(lines: Iterable[str]) -> str:
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
 def score(summary: Mapping[str, Any], share: bool, which: str = "mean") -> str:
     """A number of the last round: in percent where it is a share."""
     value = summary["accuracy"]["last"][which]

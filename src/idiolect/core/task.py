@@ -3,12 +3,14 @@ of the metric is better. Data names its task; engines, evaluation and reports as
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idiolect.core import plugins
 from idiolect.core.own_code import is_own
 from idiolect.errors import UserError, did_you_mean
 
@@ -133,7 +135,7 @@ def _nothing(out: Tensor, y: Tensor) -> Tensor:
     return out.new_zeros(len(out), 1)
 
 
-def _as_it_is(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def as_it_is(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, 0])
 
 
@@ -178,12 +180,12 @@ METRICS: dict[str, dict[str, Metric]] = {
         "accuracy": ACCURACY,
         "balanced_accuracy": Metric("balanced_accuracy", _confusion, _balanced),
         "macro_f1": Metric("macro_f1", _confusion, _macro_f1),
-        "auc": Metric("auc", _nothing, _as_it_is, whole=_class_auc),
+        "auc": Metric("auc", _nothing, as_it_is, whole=_class_auc),
     },
     "multilabel": {
         "macro_f1": Metric("macro_f1", _label_confusion, _macro_f1),
         "label_accuracy": Metric("label_accuracy", _labels_right, mean_over_samples),
-        "auc": Metric("auc", _nothing, _as_it_is, whole=_label_auc),
+        "auc": Metric("auc", _nothing, as_it_is, whole=_label_auc),
     },
     "regression": {
         "rmse": Metric("rmse", _errors, lambda s, n: np.sqrt(s[:, 0] / n), True, False),
@@ -195,14 +197,60 @@ METRICS: dict[str, dict[str, Metric]] = {
 }
 
 
+METRIC_GROUP = "idiolect.metrics"  # entry points of packages that bring functions
 OWN_METRICS: dict[str, Metric] = {}  # functions of the user's own, admitted, by whole name
+INSTALLED: dict[str, Metric] = {}  # those of packages that were asked for, by name
 REMEMBERED: dict[str, Metric] = {}  # metrics of runs that were read, whose code is not here
+
+
+def metric_of(function: Any, called: str) -> Metric:
+    """The metric of a function of outputs and targets that gives a value per sample."""
+    if isinstance(function, type) or not callable(function):
+        raise UserError(f"metric '{called}' is no function of outputs and targets")
+    if is_ours(called):
+        raise UserError(f"metric '{called}' has the name of one that Idiolect has; rename it")
+    if is_column(called):
+        raise UserError(f"metric '{called}' has the name of another column of tables; rename it")
+
+    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
+        value = function(outputs, targets)
+        if not isinstance(value, Tensor) or value.shape != (len(outputs),):
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(
+                f"metric '{called}' must give a tensor with one value per sample, got {got}"
+            )
+        return value.to(torch.float64)[:, None]
+
+    lower = bool(getattr(function, "lower_is_better", False))
+    return Metric(called, per_sample, mean_over_samples, lower, False)
+
+
+def is_column(name: str) -> bool:
+    """Whether clients' tables have another column under the name of a metric."""
+    return name == "loss" or name.startswith(("val_", "train_"))
+
+
+def is_ours(name: str) -> bool:
+    """Whether a metric comes with Idiolect, for whatever task."""
+    return any(name in known for known in METRICS.values())
+
+
+def installed_metric(name: str) -> Metric:
+    """The metric that a package brings under this name."""
+    if name not in INSTALLED:
+        point = plugins.found(METRIC_GROUP)[name]
+        function = plugins.load(point, "metric")
+        try:
+            INSTALLED[name] = metric_of(function, name)
+        except UserError as error:
+            raise plugins.broken(point, "metric", str(error)) from None
+    return INSTALLED[name]
 
 
 def metric_named(name: str) -> Metric:
     """The metric of a column such as `rmse_before`."""
     own = {one.name: one for one in OWN_METRICS.values()}
-    for known in (*METRICS.values(), own, REMEMBERED):
+    for known in (*METRICS.values(), own, INSTALLED, REMEMBERED):
         if name in known:
             return known[name]
     raise did_you_mean(name, [n for known in METRICS.values() for n in known], "metric")
@@ -219,10 +267,12 @@ class LearningTask:
     def __post_init__(self) -> None:
         if self.name not in METRICS:
             raise did_you_mean(self.name, METRICS, "task")
-        known = METRICS[self.name]
-        if self.metric_name and self.metric_name not in known and not is_own(self.metric_name):
+        added = [one for one in plugins.found(METRIC_GROUP) if not is_ours(one)]
+        names = ["", *METRICS[self.name], *added]
+        if self.metric_name not in names and not is_own(self.metric_name):
             raise UserError(
-                f"metric '{self.metric_name}' is not for {self.name}; use {', '.join(known)}"
+                f"metric '{self.metric_name}' is not for {self.name}; use {', '.join(names[1:])},"
+                " or file.py:function"
             )
 
     @property
@@ -230,6 +280,8 @@ class LearningTask:
         if is_own(self.metric_name):
             return OWN_METRICS[self.metric_name]
         known = METRICS[self.name]
+        if self.metric_name and self.metric_name not in known:
+            return installed_metric(self.metric_name)
         return known[self.metric_name] if self.metric_name else next(iter(known.values()))
 
     @property

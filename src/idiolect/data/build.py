@@ -30,17 +30,17 @@ def build(
     how, dataset = splits.split(split, allow_code), datasets.dataset(data)
     seed = seed.item() if isinstance(seed, np.generic) else seed
     rng.keyed(seed)  # like the lines above, so that a mistake is found before the data is read
+    if isinstance(metric := data.get("metric"), str) and own_code.is_own(metric):
+        own_metric.admit(metric, allow_code)
     if isinstance(dataset, OwnFunction):
         if how.name != "own":
             raise UserError(f"data '{dataset.name}' brings its clients; leave --split out")
-        return _with_validation(dataset.federation(seed, allow_code), how.val_share, seed)
-    if isinstance(metric := data.get("metric"), str) and own_code.is_own(metric):
-        own_metric.admit(metric, allow_code)
+        return with_validation(dataset.federation(seed, allow_code), how.val_share, seed)
     pool = dataset.load()
     return divide(pool, how, seed, {**dataset.resolved(), "where": pool.where})
 
 
-def _with_validation(given: Federation, share: float, seed: int) -> Federation:
+def with_validation(given: Federation, share: float, seed: int) -> Federation:
     """Clients that came without validation samples keep a share of their training samples."""
     if not share or bool(given.sizes("val").any()):
         return given

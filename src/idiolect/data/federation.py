@@ -1,7 +1,7 @@
 """Federation: the clients with their data."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idiolect.core import own_metric
 from idiolect.core.form import PLAIN, Form
 from idiolect.core.task import CLASSIFICATION, IGNORED, LearningTask
 from idiolect.data.client_arrays import PARTS as PARTS
@@ -21,6 +22,7 @@ from idiolect.data.federation_values import (
     listed,
     per_channel,
     row_numbers,
+    told,
     whole_number,
 )
 from idiolect.data.limits import LARGEST_CLASSES
@@ -231,6 +233,15 @@ class Federation:
 
     def _who(self, i: int) -> str:
         return f"client {i}" + (f" ({self.names[i]})" if self.names[i] != str(i) else "")
+
+    def __repr__(self) -> str:
+        return told(self)
+
+    def judged_by(self, metric: str | Callable[..., Tensor]) -> "Federation":
+        """The same clients with another metric: a name, or a function of outputs and targets that
+        gives a value per sample."""
+        name = metric if isinstance(metric, str) else own_metric.taken(metric)
+        return replace(self, task=LearningTask(self.task.name, name))
 
     @classmethod
     def from_arrays(

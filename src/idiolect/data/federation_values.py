@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,8 +10,23 @@ from torch import Tensor
 
 from idiolect.core.task import LearningTask
 from idiolect.core.text import shortened
+from idiolect.data.client_arrays import PARTS
 from idiolect.data.limits import LARGEST_CLASSES
 from idiolect.errors import UserError
+
+if TYPE_CHECKING:
+    from idiolect.data.federation import Federation
+
+
+def told(federation: "Federation") -> str:
+    """A federation in one line: its samples are many."""
+    counts = [f"{int(federation.sizes(part).sum())} {part}" for part in PARTS]
+    task = federation.task
+    has = "classes" if task.has_classes or task.per_step else "targets"
+    return (
+        f"Federation({federation.n_clients} clients, {', '.join(counts)} samples of shape "
+        f"{list(federation.shape)}, {task.name}, {federation.classes} {has})"
+    )
 
 
 def whole_number(name: str, value: Any) -> int:

@@ -12,15 +12,21 @@ from torch import Tensor
 from idiolect.data.arrays import read_npz
 from idiolect.data.client_arrays import PARTS, check_keys, pair
 from idiolect.data.federation import Federation
+from idiolect.data.own.later_files import read_later
+from idiolect.data.own.own_files import TABLES
 from idiolect.errors import UserError
 
 ARRAYS = tuple(f"{v}_{part}" for part in PARTS for v in "xy")
 
 
 def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
-    """The samples `x` of an .npz file (`x_test` if it has no `x`), normalised as the federation's,
-    and whether it has their labels too (`y`, `y_test`)."""
-    found = read_npz(_existing(file), ("x", "y", "x_test", "y_test"))
+    """The samples `x` of an .npz file (`x_test` if it has no `x`), or those of files like the run's
+    own, normalised as the federation's, and whether it has their labels too (`y`, `y_test`)."""
+    if _is_npz(file):
+        found = read_npz(file, ("x", "y", "x_test", "y_test"))
+    else:
+        later = read_later(federation, file)
+        found = {"x": later.x} if later.y is None else {"x": later.x, "y": later.y}
     end = "" if "x" in found else "_test"
     if f"x{end}" not in found:
         raise UserError(f"{file} has no array x; save it with np.savez(file, x=…)")
@@ -40,10 +46,12 @@ def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
 
 def with_newcomer(federation: Federation, file: Path, name: str) -> Federation:
     """The federation and one client more, who never takes part: the last one. Its .npz file has
-    x_train, y_train, x_test and y_test, and x_val and y_val if there is a validation part."""
+    x_train, y_train, x_test and y_test, and x_val and y_val if there is a validation part; or it is
+    like the run's own files."""
     if name in federation.names:
         raise UserError(f"client '{name}' took part in the run; give --client another name")
-    number, arrays = federation.n_clients, read_npz(_existing(file), ARRAYS)
+    number, npz = federation.n_clients, _is_npz(file)
+    arrays = read_npz(file, ARRAYS) if npz else read_later(federation, file).by_part(file)
     with _told(file, number):
         check_keys(number, arrays)
         parts = {part: pair(number, part, arrays, federation.task) for part in PARTS}
@@ -94,10 +102,10 @@ def _check_targets(federation: Federation, y: Tensor, what: str) -> None:
         raise UserError(f"{what} holds targets of shape {got}, the run's are of {wanted}")
 
 
-def _existing(file: Path) -> Path:
-    if not file.is_file():
-        raise UserError(f"--data {file} is no file; give an .npz file")
-    return file
+def _is_npz(file: Path) -> bool:
+    if not file.exists():
+        raise UserError(f"--data {file} is no file; give an .npz file, or one like the run's")
+    return file.suffix.lower() not in TABLES and file.is_file()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The same methods on real sites, through Flower (extra `deploy`).
 
 What travels
+    sample_kind       what a site says of its samples: shape, task, metric, meaning
     messages          a message is JSON and one safetensors block, never pickle
     validate          checks of every answer before it touches the server's state
     transport         what the server needs from a network
@@ -21,6 +22,8 @@ The server
 
 A client
     client            how a client answers a request; knows no network
+    local_experiment  method, network and data of one experiment, ready to compute
+    site_options      what a site says of its data and training on its command line
     client_data       its data: a file, a folder or a function
     client_state      its private state on its disk
     personal_file     its personal model as a file, at the end

@@ -53,7 +53,7 @@ class Arrivals:
         if reason is None and request.kind != "rejoin":
             reason = validate.wrong_counts(answer.meta, entry.sizes)
         if reason is None and "after" in answer.meta:
-            reason = validate.wrong_metrics(answer.meta["after"], entry.sizes)
+            reason = self._wrong_scores(answer.meta["after"], entry)
         if reason is not None:
             return reason
         entry.fresh = False
@@ -81,7 +81,7 @@ class Arrivals:
             return "an evaluation carries no tensors"
         found = {s: answer.meta[s] for s in ("before", "global") if s in answer.meta}
         for metrics in found.values():
-            if reason := validate.wrong_metrics(metrics, entry.sizes):
+            if reason := self._wrong_scores(metrics, entry):
                 return reason
         for series, metrics in found.items():
             self._keep_scores(entry, series, metrics)
@@ -89,14 +89,18 @@ class Arrivals:
         entry.kept = entry.kept or answer.meta.get("kept") is True
         return None
 
+    def _wrong_scores(self, metrics: Any, entry: ClientEntry) -> str | None:
+        return validate.wrong_metrics(metrics, entry.sizes, self.scores.metric)
+
     def _keep_scores(self, entry: ClientEntry, series: str, metrics: Mapping[str, Any]) -> None:
         for part, found in metrics.items():
             if part == "val" and series == "global":
                 continue
             self.scores.sizes[part][entry.client] = entry.sizes[part]
-            loss = np.nan if found["loss"] is None else found["loss"]
-            correct, summed = torch.tensor([[found["correct"]], [loss]]).double()
-            self.scores.write(series, part, [entry.client], correct, summed)
+            both = (found[validate.score_key(self.scores.metric)], found["loss"])
+            known = [np.nan if n is None else float(n) for n in both]
+            score, summed = torch.tensor(known, dtype=torch.float64)[:, None]
+            self.scores.write(series, part, [entry.client], score, summed)
 
     def use(self, client: int, work: Work) -> None:
         """Work goes into the round in progress; its client is free for the next."""

@@ -13,25 +13,27 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect import methods, models
-from idiolect.core import own_code, tree
-from idiolect.core.method import Down, Method
+from idiolect import models
+from idiolect.core import augmentation, own_code, tree
+from idiolect.core.method import Down
+from idiolect.core.task import ACCURACY, Metric
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.data.federation import PARTS
 from idiolect.deploy.client_state import ClientState, CommittedWork, StateStore
+from idiolect.deploy.local_experiment import LocalExperiment
 from idiolect.deploy.messages import Payload, printable
 from idiolect.deploy.personal_file import write_personal
+from idiolect.deploy.sample_kind import SampleKind
 from idiolect.deploy.validate import MAX_LOGGED_NUMBERS
-from idiolect.engine import select
-from idiolect.engine.loop import LoopEngine
 from idiolect.engine.samples import Part
 from idiolect.errors import UserError
 from idiolect.simulation import server_state
@@ -41,39 +43,11 @@ log = logging.getLogger("idiolect.client")
 
 ONLY_CLIENT = 0  # position of the client in its data, whatever its id in the federation
 MAX_CACHED_EXPERIMENTS = 4  # their models and data stay in memory
-Metrics = dict[str, dict[str, float | None]]  # by part: correct predictions and summed loss
+Metrics = dict[str, dict[str, Any]]  # by part: correct predictions or the value, summed loss
 
 
 class Refused(UserError):
     """The request is not done; the reason goes back to the server."""
-
-
-class LocalExperiment:
-    """Method and engine of one experiment at this client."""
-
-    def __init__(
-        self,
-        config: dict[str, Any],
-        data: Federation,
-        client_id: int,
-        device: str,
-        allow_code: Collection[str] = (),
-    ):
-        method = methods.build(config["method"], allow_code)
-        self.method: Method = method.over(int(config.get("rounds") or 1))
-        module = models.build(config["model"], data.shape, data.classes, config["seed"], allow_code)
-        self.module_state = server_state.module_values(module)
-        # Sample order and starting heads are keyed by the id the client has in the federation, so
-        # a site alone gives the simulator's numbers.
-        self.engine = LoopEngine(
-            data,
-            module,
-            seed=config["seed"],
-            device=torch.device(device),
-            dtype=select.compute_dtype(config["dtype"]),
-            products=select.products_dtype(config["dtype"]),
-            keys=[(config["seed"], client_id)],
-        )
 
 
 class Client:
@@ -87,17 +61,24 @@ class Client:
         *,
         name: str = "",
         labels: str = "",
+        codes: Sequence[int] = (),
         model: str | None = None,
         method: str | None = None,
+        loss: str | None = None,
+        augment: str | None = None,
         device: str = "cpu",
     ):
+        """`loss` and `augment` are this site's own, written as for a simulation; naming code here
+        allows it to run."""
         if data.n_clients != 1:
             raise UserError(f"a site holds the data of one client, not of {data.n_clients}")
         self.id, self.data, self.name = client_id, data, name or str(client_id)
-        self.labels = labels
+        self.kind = SampleKind.of(data, labels, codes)
+        augmentation.check_fits(augment, data.shape, data.plain_quantities)
         self.sizes = {part: len(getattr(data, part)[ONLY_CLIENT]) for part in PARTS}
         self.store = StateStore(state)
         self.model, self.method, self.device = model, method, device
+        self._learn = (loss, augment)
         self._experiments: dict[str, LocalExperiment] = {}
         self._handlers: dict[str, Callable[[Payload, LocalExperiment], Payload]] = {
             "fit": self._fit,
@@ -146,7 +127,9 @@ class Client:
             if len(self._experiments) >= MAX_CACHED_EXPERIMENTS:
                 self._experiments.pop(next(iter(self._experiments)))
             own = [name for name in (self.model, self.method) if name is not None]
-            self._experiments[key] = LocalExperiment(config, self.data, self.id, self.device, own)
+            self._experiments[key] = LocalExperiment(
+                config, self.data, self.kind.form, self.id, self.device, self._learn, own
+            )
         return self._experiments[key]
 
     # --- requests ---
@@ -156,9 +139,7 @@ class Client:
             {
                 "name": self.name,
                 "sizes": self.sizes,
-                "classes": self.data.classes,
-                "labels": self.labels,
-                "shape": list(self.data.shape),
+                **self.kind.told(),
                 "fresh": self.store.load(_experiment_id(request)) is None,
             }
         )
@@ -236,8 +217,7 @@ class Client:
             "method": config["method"],
             "model": models.plain(config["model"]),
             "rounds": _whole_number(request.meta, "version"),
-            "shape": list(self.data.shape),
-            "classes": self.data.classes,
+            **self.kind.told(),
             "tested": tested,
             "samples": self.sizes,
         }
@@ -276,7 +256,8 @@ class Client:
             rows = experiment.engine.samples.parts[part][ONLY_CLIENT]
             if len(rows):
                 correct, loss = experiment.engine.evaluate(params, [ONLY_CLIENT], part)
-                found[part] = {"correct": float(correct[0]), "loss": _finite_or_none(loss[0])}
+                score = _score(experiment.engine.task.metric, correct, len(rows))
+                found[part] = {**score, "loss": _finite_or_none(loss[0])}
         return found
 
 
@@ -301,7 +282,16 @@ def _can_be_logged(value: Tensor) -> bool:
     return value.numel() <= MAX_LOGGED_NUMBERS and bool(torch.isfinite(value.double()).all())
 
 
-def _finite_or_none(value: Tensor) -> float | None:
+def _score(metric: Metric, sums: Tensor, size: int) -> dict[str, float | None]:
+    """What leaves the site of a test. Of another metric than accuracy that is its value: what it is
+    made of may say how many samples of each class there are."""
+    if metric is ACCURACY:
+        return {"correct": float(sums[0])}
+    value = metric.value(sums.double().reshape(1, -1).numpy(), np.array([float(size)]))
+    return {"value": _finite_or_none(value[0])}
+
+
+def _finite_or_none(value: Tensor | float) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
 

@@ -10,10 +10,12 @@ from torch import nn
 from idiolect import models
 from idiolect.core import tree
 from idiolect.core.method import Down, Method, Server
+from idiolect.core.task import LearningTask
 from idiolect.core.tree import Record, Tree
 from idiolect.data import Federation
 from idiolect.deploy.client_registry import ClientEntry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
+from idiolect.deploy.sample_kind import SampleKind
 from idiolect.engine.loop import LoopEngine
 from idiolect.simulation import server_state
 from idiolect.simulation.requests import Fit
@@ -23,15 +25,16 @@ class ExpectedReply:
     """Names, shapes and dtypes of answers, found by running the method on four made-up samples;
     `net` is the server's view of the model."""
 
-    def __init__(
-        self, method: Method, model: nn.Module, shape: Sequence[int], classes: int, **how: object
-    ):
-        x = torch.linspace(0, 1, 4 * int(np.prod(shape))).reshape(4, *shape)
-        if models.wants_tokens(model, tuple(shape)):
+    def __init__(self, method: Method, model: nn.Module, kind: SampleKind, **how: object):
+        x = torch.linspace(0, 1, 4 * int(np.prod(kind.shape))).reshape(4, *kind.shape)
+        if kind.form.codes:
+            x = torch.zeros_like(x)
+        if models.wants_tokens(model, kind.shape):
             x = torch.zeros_like(x, dtype=torch.int64)
-        y = torch.arange(4) % classes
+        y = kind.targets(4)
         made_up = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
-        data = Federation.from_arrays([made_up], classes=classes)
+        task = LearningTask(kind.task)
+        data = Federation.from_arrays([made_up], kind.classes, task=task, form=kind.form)
         self._method = method
         self._engine = LoopEngine(data, model, **how)  # type: ignore[arg-type]
         self.net = self._engine.net

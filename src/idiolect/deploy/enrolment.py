@@ -10,6 +10,7 @@ from idiolect.deploy import validate
 from idiolect.deploy.client_registry import ClientEntry, ClientRegistry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
 from idiolect.deploy.messages import Payload
+from idiolect.deploy.sample_kind import SampleKind
 from idiolect.deploy.terms import FederationTerms
 from idiolect.deploy.transport import Transport
 from idiolect.errors import UserError
@@ -18,8 +19,6 @@ log = logging.getLogger("idiolect.server")
 
 SECONDS_BETWEEN_GREETINGS = 3.0  # how often the list of online nodes is read
 SECONDS_BETWEEN_HELLOS = 10.0  # until a node that was refused is asked again
-
-Samples = tuple[tuple[int, ...], int, str]  # shape of a sample, classes, digest of their names
 
 
 class Enrolment:
@@ -30,9 +29,8 @@ class Enrolment:
         self.registry = ClientRegistry(journal)
         self.dispatcher = Dispatcher(terms, transport, self.registry)
         self.dispatcher.handlers["hello"] = self.admit
-        self.shape: tuple[int, ...] | None = None  # of a sample; set once enough clients agree
-        self.classes, self._labels = 0, ""
-        self._samples: dict[int, Samples] = {}  # what each client says of its samples
+        self.kind: SampleKind | None = None  # of all samples; set once enough clients agree
+        self._samples: dict[int, SampleKind] = {}  # what each client says of its own
         self._greeted = 0.0
         self._not_before: dict[int, float] = {}  # node -> when it may be asked again
 
@@ -51,13 +49,13 @@ class Enrolment:
                 )
             self.poll()
             time.sleep(self.terms.poll)
-        if self.shape is None:
+        if self.kind is None:
             self._agree()
 
     def _here(self) -> int:
         """Clients that can take part together."""
         present = [i for i, c in self.registry.clients.items() if c.status != "gone"]
-        if self.shape is not None:
+        if self.kind is not None:
             return len(present)
         return max(Counter(self._samples[i] for i in present).values(), default=0)
 
@@ -66,7 +64,7 @@ class Enrolment:
         it. The others are turned away."""
         known = sorted(self.registry.clients)
         counts = Counter(self._samples[i] for i in known)
-        self.shape, self.classes, self._labels = max(counts, key=lambda kind: counts[kind])
+        self.kind = max(counts, key=lambda kind: counts[kind])
         for client in known:
             if reason := self._other_samples(client, self._samples[client]):
                 entry = self.registry.clients.pop(client)
@@ -114,7 +112,7 @@ class Enrolment:
         sizes = self.registry.sizes() | {client: meta["sizes"]}
         if reason := validate.absurd_size(client, sizes):
             return reason
-        self._samples[client] = (tuple(meta["shape"]), meta["classes"], meta["labels"])
+        self._samples[client] = SampleKind.read(meta)
         entry = self.registry.clients.get(client)
         if entry is not None and entry.node != request.node and entry.status != "gone":
             return f"client {client} is here already, as another node"
@@ -132,17 +130,8 @@ class Enrolment:
         client = meta["client"]
         if self.terms.nodes and self.terms.nodes.get(str(node)) != client:
             return f"the key of this node does not belong to client {client}"
-        if self.shape is None:
-            return None
-        return self._other_samples(client, (tuple(meta["shape"]), meta["classes"], meta["labels"]))
+        return self._other_samples(client, SampleKind.read(meta))
 
-    def _other_samples(self, client: int, samples: Samples) -> str | None:
-        shape, classes, labels = samples
-        if (shape, classes) != (self.shape, self.classes):
-            return (
-                f"client {client} has samples of shape {list(shape)} in {classes} "
-                f"classes, the others {list(self.shape or ())} in {self.classes}"
-            )
-        if labels != self._labels:
-            return f"client {client} has another list of class names than the others"
-        return None
+    def _other_samples(self, client: int, samples: SampleKind) -> str | None:
+        difference = None if self.kind is None else self.kind.difference(samples)
+        return difference and f"client {client} {difference}"

@@ -79,8 +79,9 @@ def _run(run: Path, transport: Transport) -> dict[str, Any]:
     enrolment = Enrolment(terms, transport, folder / JOURNAL)
     finished = (run / "summary.json").exists()
     enrolment.wait_for(1 if finished else terms.minimum or terms.clients)
-    assert enrolment.shape is not None
-    config["model"].setdefault("name", models.default_model(enrolment.shape))
+    kind = enrolment.kind
+    assert kind is not None
+    config["model"].setdefault("name", models.default_model(kind.shape, kind.form))
     servers: list[FederationServer] = []
 
     def build(config: dict[str, Any]) -> FederationServer:

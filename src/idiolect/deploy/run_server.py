@@ -10,7 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from idiolect.core import files
+from idiolect.core import files, own_metric
+from idiolect.core.task import metric_named
 from idiolect.deploy import credentials, experiment, superlink
 from idiolect.deploy.processes import ChildProcesses
 from idiolect.deploy.proxy import serve_proxy
@@ -77,7 +78,9 @@ def _watch(run: Path, children: ChildProcesses) -> None:
 
 
 def _line(event: dict[str, Any]) -> str:
-    mean = event["accuracy"]["mean"]
-    accuracy = "" if mean is None else f", accuracy {100 * mean:.2f} %"
+    mean, about = event["accuracy"]["mean"], event.get("metric", {"name": "accuracy"})
+    own_metric.remember(about)
+    metric = metric_named(about["name"])
+    accuracy = "" if mean is None else f", {metric.name} {metric.told(mean)}"
     came = f"{len(event['arrived'])} of {len(event['started'])} arrived"
     return f"round {event['round']}: {came}{accuracy}, {event['seconds']:.1f} s"

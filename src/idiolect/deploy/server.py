@@ -18,6 +18,7 @@ from idiolect import methods, models
 from idiolect.core import tree
 from idiolect.core.method import Method
 from idiolect.core.net import initial_tree
+from idiolect.core.task import LearningTask
 from idiolect.core.tree import Tree
 from idiolect.deploy.arrivals import Arrivals
 from idiolect.deploy.client_registry import PendingRequest
@@ -30,6 +31,7 @@ from idiolect.simulation import server_state
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.schedule import Participation
 from idiolect.simulation.scores import PARTS, Columns, Scores, client_columns
+from idiolect.simulation.simulate import check_method
 from idiolect.simulation.starting_weights import check_complete, load_init
 
 log = logging.getLogger("idiolect.server")
@@ -46,24 +48,28 @@ class FederationServer:
     def __init__(
         self, config: dict[str, Any], enrolment: Enrolment, allow_code: Collection[str] = ()
     ):
-        assert enrolment.shape is not None
+        assert enrolment.kind is not None
         self.config, self.rounds, self.seed = config, config["rounds"], config["seed"]
         self.enrolment, self.terms = enrolment, enrolment.terms
         self.registry, dispatcher = enrolment.registry, enrolment.dispatcher
         method = methods.build(config["method"], allow_code)
+        kind = enrolment.kind
+        check_method(method, LearningTask(kind.task), None)
         self.method: Method = method.over(self.rounds)
         self.participation = Participation(**config["participation"])
         self.device, self.dtype = torch.device("cpu"), select.compute_dtype(config["dtype"])
-        shape, classes = enrolment.shape, enrolment.classes
-        model = models.build(config["model"], shape, classes, self.seed, allow_code)
+        model = models.build(
+            config["model"], kind.shape, kind.classes, self.seed, allow_code, kind.form
+        )
         self._module_state = server_state.module_values(model)
         how = {"seed": self.seed, "device": self.device, "dtype": self.dtype}
-        expected = ExpectedReply(self.method, model, shape, classes, **how)
+        expected = ExpectedReply(self.method, model, kind, **how)
         self.net = expected.net
         start_tree = self._start_tree(model)
         everyone = list(range(self.terms.clients))
         self.server = server_state.new_server(self.method, self.net, start_tree, everyone, {})
-        self.scores = Scores({part: np.zeros(len(everyone), dtype=np.int32) for part in PARTS})
+        sizes = {part: np.zeros(len(everyone), dtype=np.int32) for part in PARTS}
+        self.scores = Scores(sizes, metric=kind.judged_by)
         told = ("method", "model", "seed", "dtype", "rounds")
         dispatcher.settings = {k: config[k] for k in told}
         dispatcher.handlers["hello"] = self._admit

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from idiolect.core import tree
+from idiolect.core.task import ACCURACY, Metric
 from idiolect.core.tree import Record
 from idiolect.data.federation import PARTS
+from idiolect.deploy import sample_kind
 from idiolect.deploy.client_registry import PendingRequest
 from idiolect.deploy.messages import Payload
 
@@ -87,23 +89,38 @@ def wrong_hello(meta: dict[str, Any], clients: int) -> str | None:
         return "labels are missing"
     if type(meta.get("fresh")) is not bool:
         return "fresh is missing"
-    return None
+    return sample_kind.wrong(meta)
 
 
-def wrong_metrics(metrics: Any, sizes: dict[str, int]) -> str | None:
-    """Correct predictions and summed loss of the parts a client has."""
+def score_key(metric: Metric) -> str:
+    """What a site sends of a test: correct predictions, or the value of another metric."""
+    return "correct" if metric is ACCURACY else "value"
+
+
+def wrong_metrics(metrics: Any, sizes: dict[str, int], metric: Metric = ACCURACY) -> str | None:
+    """Correct predictions (or the metric's value) and summed loss of the parts a client has."""
+    key = score_key(metric)
     parts = {p for p in ("test", "val") if sizes[p]}
     if not isinstance(metrics, dict) or set(metrics) != parts:
         return f"metrics are not of the parts {sorted(parts)}"
     for part, found in metrics.items():
-        if not isinstance(found, dict) or set(found) != {"correct", "loss"}:
+        if not isinstance(found, dict) or set(found) != {key, "loss"}:
             return f"metrics of the {part} part are incomplete"
-        correct, loss = found["correct"], found["loss"]
-        if not _number(correct) or not 0 <= correct <= sizes[part]:
-            return f"{correct!r:.40} correct of {sizes[part]}"
+        score, loss = found[key], found["loss"]
+        if reason := _wrong_score(score, sizes[part], metric):
+            return reason
         if loss is not None and not _number(loss):
             return f"loss {loss!r:.40} is not a number"
     return None
+
+
+def _wrong_score(score: Any, size: int, metric: Metric) -> str | None:
+    if metric is ACCURACY:
+        possible = _number(score) and 0 <= score <= size
+        return None if possible else f"{score!r:.40} correct of {size}"
+    if score is None or (_number(score) and (0 <= score <= 1 or not metric.share)):
+        return None  # without a value: it is not known, as AUC of one class
+    return f"{metric.name} cannot be {score!r:.40}"
 
 
 def wrong_counts(meta: dict[str, Any], sizes: dict[str, int]) -> str | None:

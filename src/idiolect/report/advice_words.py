@@ -43,7 +43,8 @@ def lines(advice: Advice) -> list[str]:
     ]
 
 
-def _score(group: Group) -> str:
+def score_of(group: Group) -> str:
+    """Its mean over clients, with the metric's name where that is not accuracy."""
     if group.accuracy is None:
         return "no score"
     told = group.metric.told(group.accuracy)
@@ -55,18 +56,18 @@ def _alone_or_together(advice: Advice) -> str:
     if alone is None or shared is None:
         return ""
     return (
-        f"Training alone gives {_score(alone)}, one model for all {_score(shared)} (mean over "
+        f"Training alone gives {score_of(alone)}, one model for all {score_of(shared)} (mean over "
         "clients, validation samples)."
     )
 
 
 def _choice(advice: Advice) -> str:
     chosen, best = advice.chosen, advice.best
-    told = f"Take {chosen.label}: {_score(chosen)} on validation samples"
+    told = f"Take {chosen.label}: {score_of(chosen)} on validation samples"
     if chosen is best:
         return f"{told}, the best of {len(advice.groups)} methods."
     behind = best.difference(advice.against[chosen.label].behind)
-    return f"{told}. {best.label} has {_score(best)}, {behind} better for each client on average."
+    return f"{told}. {best.label} has {score_of(best)}, {behind} better for each client on average."
 
 
 def _how_sure(advice: Advice) -> str:

@@ -78,7 +78,7 @@ def compare(
     >>> compare(["local", "fedavg", "fedas"], federation, MyModule(), out="runs/mine", lr=0.1)
     """
     work = {key: options.pop(key) for key in LOCAL_WORK if key in options}
-    made = [_method(one, work, as_published) for one in methods]
+    made = [method_of(one, work, as_published) for one in methods]
     length = rounds or max(one.rounds_default for one in made)
     found = []
     for seed in seeds:
@@ -129,7 +129,8 @@ def _part(point: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in point.items() if name in names}
 
 
-def _method(given: Given, work: Mapping[str, Any], as_published: bool) -> Method:
+def method_of(given: Given, work: Mapping[str, Any], as_published: bool = False) -> Method:
+    """With this local work, where the method knows its settings and was not given others."""
     if isinstance(given, Method):
         return given
     section = {"name": given} if isinstance(given, str) else dict(given)

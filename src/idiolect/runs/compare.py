@@ -6,19 +6,23 @@ What is missing is run, what is unfinished is continued.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from idiolect import methods as registry
 from idiolect.core.own_code import called, is_own, whole
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError, did_you_mean
 from idiolect.methods import REGISTRY
 from idiolect.runs import config as settings
 from idiolect.runs import directory
+from idiolect.runs.build import load_federation
 from idiolect.runs.execute import Builder, execute_together
 from idiolect.runs.fair_work import shared_work
 from idiolect.runs.progress import Progress
+from idiolect.simulation.simulate import check_method
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ def plans(
             for item in told:
                 if item.partition("=")[0] in point:
                     raise UserError(
-                        f"--sweep and --set {item} contradict each other for {called(name)}; give "
-                        "one"
+                        f"--set {item} contradicts the values of --sweep or --tune for "
+                        f"{called(name)}; give one of them"
                     )
             method = {"name": name}
             if not as_published:
@@ -101,6 +105,18 @@ def run_all(plan: Sequence[Plan], progress: Progress, build: Builder | None = No
     for items in by_method.values():
         outs = [item.out for item in items]
         execute_together([item.config for item in items], outs, True, progress, build)
+
+
+def check_methods(plan: Sequence[Plan], allow_code: Collection[str] = ()) -> None:
+    """Say before the first run which method cannot do what the data asks for."""
+    state = partial(Ranks.current().agree, directory.state)
+    todo = [item for item in plan if state(item.out, item.config) != "finished"]
+    if not todo:
+        return  # the data may be elsewhere by now
+    task = load_federation(todo[0].config, allow_code).task
+    for item in todo:
+        method = registry.build(item.config["method"], allow_code)
+        check_method(method, task, item.config["loss"])
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -16,6 +16,7 @@ from idiolect.runs import directory
 from idiolect.runs.config import Config, RunConfig
 from idiolect.runs.environment import fingerprints
 from idiolect.runs.execute import execute
+from idiolect.runs.live_line import LiveLine
 from idiolect.runs.loggers import Loggers
 from idiolect.runs.progress import Progress
 from idiolect.simulation import simulate as simulation
@@ -37,8 +38,9 @@ def simulate(
     **options: Any,
 ) -> simulation.Result:
     """`idiolect.simulation.simulate.simulate`, whose options it takes. With `out` everything is
-    written to that directory as by `idiolect run`, so that reports and comparisons read it; `log`
-    shows its rounds besides: "csv,tensorboard"."""
+    written to that directory as by `idiolect run`, so that reports and comparisons read it, and
+    rounds are shown as there (`progress=Progress()` of `idiolect.runs.progress` shows none); `log`
+    shows them besides: "csv,tensorboard"."""
     if out is None:
         if log:
             raise UserError("log: rounds are logged into a run's directory; give out=… too")
@@ -51,7 +53,7 @@ def simulate(
     folder = Path(out)
     if directory.state(folder, config) != "new":
         raise UserError(f"{folder} already holds this run; choose another out")
-    summary = execute(config, folder, progress=progress, build=lambda _: sim)
+    summary = execute(config, folder, progress=progress or LiveLine(), build=lambda _: sim)
     return simulation.Result(summary, sim.rounds_done, _models(folder / "models"))
 
 

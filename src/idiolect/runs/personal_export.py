@@ -7,7 +7,6 @@ DIR/README.md          the same for people, with the lines that load it
 DIR/model.onnx         where it was asked for
 """
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,12 @@ from idiolect.core.form import PLAIN, Form
 from idiolect.core.own_code import is_own
 from idiolect.core.task import metric_named
 from idiolect.core.text import one_line
-from idiolect.errors import UserError
-from idiolect.models.build import wants_tokens
-from idiolect.runs import predictions, run_files
+from idiolect.runs import onnx_file, predictions, run_files
 from idiolect.runs.config import digest
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
 
 Card = dict[str, Any]
+MOST_NAMED = 50  # classes in README.md; the card has all
 
 
 def export(
@@ -35,14 +33,14 @@ def export(
 ) -> Card:
     """Write the client's model and its card; the card says what the files written predict."""
     if onnx:
-        _check_onnx()
+        onnx_file.check()
     model = run.personal(client)
     module = run.module(model)
     card = describe(run, client, model, module, licence)
     card["metric"]["reported"] = run.accuracy(client, model.round)
     write(out, model, card)
     if onnx:
-        _write_onnx(module, run.federation.shape, out / "model.onnx")
+        onnx_file.write(module, run.federation, out / "model.onnx")
     return card
 
 
@@ -64,6 +62,7 @@ def describe(
         },
         "task": fed.task.name,
         "classes": fed.classes,
+        "class_names": list(fed.info.get("class_names") or ()),
         "form": fed.form.as_plain(),
         "input": {
             "shape": list(fed.shape),
@@ -111,11 +110,13 @@ def _page(card: Card) -> str:
     norm = f", less {given['mean']}, over {given['std']} per channel" if given["mean"] else ""
     told = metric_named(metric["name"]).told(metric["value"])
     own = f"; this client trained on {who['classes']}" if who["classes"] else f" ({card['task']})"
+    named = card["class_names"] if len(card["class_names"]) <= MOST_NAMED else []
+    has = "Targets" if card["task"] in ("regression", "multilabel") else "Classes"
     sizes = f"{who['train']} training, {who['validation']} validation, {who['test']} test samples"
     lines = {
         "Client": f"{who['name']} (number {who['id']}): {sizes}",
         metric["name"].capitalize(): f"{told} on {metric['on']} ({metric['samples']})",
-        "Classes": f"{card['classes']}{own}",
+        has: f"{', '.join(named) or card['classes']}{own}",
         "Input": f"{given['dtype']}{scale}{norm}, shape {given['shape']}",
         "Network": f"{_words(card['model'])}; {card['parameters']} parameters",
         "Method": f"{_words(card['method'])}; round {card['round']} of {card['rounds']}",
@@ -148,21 +149,3 @@ def _words(section: dict[str, Any]) -> str:
     """`fedas: lr 0.005, epochs 5`."""
     options = [f"{key} {value}" for key, value in section.items() if key != "name"]
     return ": ".join([str(section.get("name")), *([", ".join(options)] if options else [])])
-
-
-def _check_onnx() -> None:
-    """Before anything is computed: PyTorch writes ONNX through packages that it does not bring."""
-    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"--onnx needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-
-
-def _write_onnx(module: nn.Module, shape: tuple[int, ...], path: Path) -> None:
-    dtype = next(p.dtype for p in module.parameters())
-    like = torch.zeros(2, *shape, dtype=torch.int64 if wants_tokens(module, shape) else dtype)
-    batch = torch.export.Dim("batch")
-    with files.replacing(path) as draft:
-        program = torch.onnx.export(module, (like,), dynamo=True, dynamic_shapes=({0: batch},))
-        if program is None:
-            raise UserError(f"PyTorch could not write {path}; leave out --onnx")
-        program.save(draft)

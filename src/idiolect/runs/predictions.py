@@ -1,5 +1,6 @@
 """What a client's model says about samples: the plain module, and a table of its answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,16 +39,19 @@ def score(module: nn.Module, samples: Federation, rows: torch.Tensor) -> float:
     return samples.task.metric.of_client(outputs(module, samples, rows), samples.y[rows])
 
 
-def write(found: np.ndarray, path: Path, task: LearningTask) -> None:
-    """A row per sample: its number and what the model says (the class, how sure it is, and every
-    class's share; a share of every label; quantities; or a class for each step). A Parquet file if
-    the name ends so, else CSV."""
+def write(found: np.ndarray, path: Path, task: LearningTask, names: Sequence[str] = ()) -> None:
+    """A row per sample: its number and what the model says (the class, its name if `names` are not
+    just numbers, how sure it is, and every class's share; a share of every label; quantities; or a
+    class for each step). A Parquet file if the name ends so, else CSV."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
     columns = {"row": np.arange(len(found))}
     if task.has_classes:
-        columns |= {"class": found.argmax(1), "probability": found.max(1)}
+        said = found.argmax(1)
+        numbers = [str(k) for k in range(len(names))]
+        called = {"name": np.array(names, dtype=str)[said]} if list(names) != numbers else {}
+        columns |= {"class": said, **called, "probability": found.max(1)}
     letter = "step" if task.per_step else "value" if task.name == "regression" else "p"
     columns |= {f"{letter}{k}": found[:, k] for k in range(found.shape[1])}
     put = parquet.write_table if path.suffix.lower() == ".parquet" else csv.write_csv

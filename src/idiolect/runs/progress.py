@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Progress:
-    """Shows no rounds, and warnings on stderr; the command line has one that shows rounds too."""
+    """Shows no rounds, and warnings on stderr; `LiveLine` is one that shows rounds too."""
 
     def start(
         self, label: str, done: int, total: int, sent: int = 0, members: Sequence[str] = ()

@@ -6,6 +6,7 @@ sink the rounds so far again, so that it holds what the run holds.
 
 import csv
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -160,14 +161,23 @@ class Mlflow:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         from mlflow import MlflowClient
 
+        logging.getLogger("mlflow.store").setLevel(logging.WARNING)  # else it tells of its tables
         place = folder.parent.absolute().parent / "mlflow.db"
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{place}")
+        self._known: dict[str, set[int]] = {}  # rounds that MLflow has, by the name of the number
         known = folder / "mlflow.json"
         try:
             self._run = str(json.loads(known.read_text(encoding="utf-8"))["run"])
-        except (OSError, ValueError, KeyError, TypeError):
+            self._resumed(self._run)
+        except Exception:  # there was none, or that server does not have it
             self._run = self._begun(folder.parent, config)
             files.write_json(known, {"run": self._run})
+
+    def _resumed(self, run: str) -> None:
+        for name in self._client.get_run(run).data.metrics:
+            history = self._client.get_metric_history(run, name)
+            self._known[name] = {one.step for one in history}
+        self._client.update_run(run, status="RUNNING")
 
     def _begun(self, out: Path, config: Mapping[str, Any]) -> str:
         found = self._client.get_experiment_by_name("idiolect")
@@ -179,7 +189,8 @@ class Mlflow:
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._client.log_metric(self._run, name, float(value), step=number)
+            if number not in self._known.get(name, ()):
+                self._client.log_metric(self._run, name, float(value), step=number)
 
     def close(self) -> None:
         self._client.set_terminated(self._run)
@@ -197,6 +208,8 @@ class Wandb:
             dir=str(folder),
             name=folder.parent.name,
             config=flat(config),
+            # It would record what the terminal shows, and say how to send it, in the middle of it.
+            settings=wandb.Settings(silent=True, console="off"),
         )
 
     def round(self, number: int, values: Mapping[str, float]) -> None:

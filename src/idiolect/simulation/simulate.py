@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from idiolect import methods
 from idiolect.core import augmentation, own_code, shown
 from idiolect.core.method import Method
+from idiolect.core.task import LearningTask
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
 from idiolect.simulation import early_stop, metrics
@@ -140,11 +141,7 @@ def prepare(
     come here."""
     for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
-    if method.uses_classes and not federation.task.has_classes:
-        raise UserError(
-            f"{method.name} needs samples with one class each; for {federation.task.name} choose"
-            " another method, such as fedavg, fedper or ditto"
-        )
+    check_method(method, federation.task, options.loss)
     early_stop.check_validation(federation, options.stop_after)
     init, schedule, source = options.init, options.schedule, "clients_init"
     if isinstance(init, Path):
@@ -156,11 +153,6 @@ def prepare(
     check_clients(clients_init or (), federation.n_clients, source)
     augmentation.check_fits(options.augment, federation.shape, federation.plain_quantities)
     loss, augment = options.loss, options.augment
-    if loss is not None and method.has_fixed_loss:
-        raise UserError(
-            f"{method.name} trains by the loss of its paper, which loss does not replace; leave it"
-            " out, or choose another method, such as fedavg, fedper or ditto"
-        )
     if isinstance(loss, str):
         loss = own_code.load_function(loss, "loss", allow_code)
     if isinstance(augment, str):
@@ -185,6 +177,20 @@ def prepare(
         keep=options.keep,
         learn=(loss, augment),
     )
+
+
+def check_method(method: Method, task: LearningTask, loss: object) -> None:
+    """Refuse a method that cannot do the task, or that an own `loss` does not reach."""
+    if method.uses_classes and not task.has_classes:
+        raise UserError(
+            f"{method.name} needs samples with one class each; for {task.name} choose"
+            " another method, such as fedavg, fedper or ditto"
+        )
+    if loss is not None and method.has_fixed_loss:
+        raise UserError(
+            f"{method.name} trains by the loss of its paper, which loss does not replace; leave it"
+            " out, or choose another method, such as fedavg, fedper or ditto"
+        )
 
 
 def _run(

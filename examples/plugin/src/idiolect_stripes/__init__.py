@@ -1,1 +1,1 @@
-"""A method, a split and a model for Idiolect."""
+"""A method, a split, a model and a metric for Idiolect."""

@@ -2,14 +2,15 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from idiolect.core import rng
+from idiolect.core import own_code, rng
 from idiolect.core.fields import hyper
 from idiolect.core.form import PLAIN, Form
 from idiolect.core.registry import Named, Registry
+from idiolect.core.task import LearningTask
 from idiolect.core.text import reason
 from idiolect.data import places
 from idiolect.data.cache import Columns, cached
@@ -36,6 +37,9 @@ class Dataset(Named):
     sample: tuple[int, int] | None = hyper(
         None, "[train, test] samples drawn at random, the same in every run; not set: all"
     )
+    metric: str | None = hyper(
+        None, "what clients are judged by, or file.py:function; not set: accuracy"
+    )
 
     section = "data"
     registry: ClassVar[Registry] = Registry("data")
@@ -50,6 +54,9 @@ class Dataset(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        LearningTask(self.task, self.metric or "")
+        if own_code.is_own(self.metric):
+            object.__setattr__(self, "metric", own_code.whole(str(self.metric)))
         usable = {**FOR_ALL, **self.constants}
         if self.normalize not in usable:
             raise UserError(
@@ -76,6 +83,11 @@ class Dataset(Named):
     def cache_name(self) -> str:
         """Name of the decoded copy: options that change the decoded data are part of it."""
         return self.name
+
+    def resolved(self) -> dict[str, Any]:
+        """Without a metric of its own, a section is what it was before there were any."""
+        section = super().resolved()
+        return {k: v for k, v in section.items() if k != "metric" or v is not None}
 
     def layouts(self) -> tuple[Layout, ...]:
         """The ways in which its files may lie in a folder; the first that fits is used."""
@@ -113,6 +125,7 @@ class Dataset(Named):
             where=str(found.where),
             mean=mean_std[0] if mean_std else None,
             std=mean_std[1] if mean_std else None,
+            task=LearningTask(self.task, self.metric or ""),
         )
 
     def _downloaded(self) -> Found:

@@ -1,5 +1,7 @@
 """Columns of the user's own as numbers: categories become codes in the order of their names."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from idiolect.data.cache import Columns
 from idiolect.data.labels import refuse_masked, told
 from idiolect.errors import UserError
 
+Known = Mapping[str, tuple[str, ...]]
 Coded = tuple[NDArray[np.int64], tuple[str, ...]]
 
 
@@ -21,11 +24,14 @@ class Read(NamedTuple):
     columns: Columns  # x and y and, if there are, client and part
     form: Form = PLAIN  # what the numbers of x mean
     tokens: tuple[str, ...] = ()  # the names of tokens that are to be predicted
+    inputs: tuple[str, ...] = ()  # of a table: its input columns
+    known: Known = MappingProxyType({})  # of a table: the names behind codes, by column
 
 
-def codes(values: Any, what: str) -> Coded:
+def codes(values: Any, what: str, known: tuple[str, ...] = ()) -> Coded:
     """Every value as the position of its name among the sorted names, and the names. Whole numbers
-    are sorted as numbers, so that labels 0..C-1 stay what they are."""
+    are sorted as numbers, so that labels 0..C-1 stay what they are. With `known` the names, and so
+    the positions, are these."""
     array = flat(values, what)
     if array.dtype.kind == "f":
         if not bool((array == np.floor(array)).all()):
@@ -36,10 +42,24 @@ def codes(values: Any, what: str) -> Coded:
     if array.dtype.kind not in "iubUS":
         raise UserError(f"{what} must hold numbers or words, got {told(array)}")
     names, number = np.unique(array, return_inverse=True)
+    if known:
+        return _placed(names, known, what)[number].reshape(-1), known
     return number.astype(np.int64).reshape(-1), tuple(str(name) for name in names)
 
 
-def step_codes(values: Any, what: str) -> Coded:
+def _placed(names: NDArray[Any], known: tuple[str, ...], what: str) -> NDArray[np.int64]:
+    """The positions of names among those known."""
+    place = {name: k for k, name in enumerate(known)}
+    for name in map(str, names):
+        if name not in place:
+            raise UserError(
+                f"{what} has '{shortened(name, 40)}', which the run's data does not have; known: "
+                f"{shortened(', '.join(known), 100)}"
+            )
+    return np.array([place[str(name)] for name in names], np.int64)
+
+
+def step_codes(values: Any, what: str, known: tuple[str, ...] = ()) -> Coded:
     """A class for every step, [M, T]; words become codes, and a step that does not count is -100
     (words: empty)."""
     array = np.asanyarray(values)
@@ -49,6 +69,9 @@ def step_codes(values: Any, what: str) -> Coded:
     if array.dtype.kind in "US":
         names, number = np.unique(array, return_inverse=True)
         number = number.reshape(array.shape).astype(np.int64)
+        if known:
+            place = _placed(names[names != ""], known, what)
+            return np.concatenate([[IGNORED] * int("" in names), place])[number], known
         if names[0] == "":
             return np.where(number == 0, IGNORED, number - 1), tuple(map(str, names[1:]))
         return number, tuple(map(str, names))

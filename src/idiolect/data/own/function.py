@@ -12,7 +12,7 @@ from idiolect.errors import UserError
 
 class OwnFunction(OwnSource):
     """The section {"name": "file.py:function", option: value, …}. The function is called with the
-    options, and with `seed` if it takes that."""
+    options, and with `seed` if it takes that. `metric` is ours unless the function takes it."""
 
     shape = None  # known only once the code is run
     names_clients = True
@@ -21,6 +21,8 @@ class OwnFunction(OwnSource):
     def __init__(self, section: Mapping[str, Any]):
         self.name = own_code.whole(str(section["name"]))
         self.options = {str(key): value for key, value in section.items() if key != "name"}
+        if own_code.is_own(metric := self.options.get("metric")):
+            self.options["metric"] = own_code.whole(str(metric))
 
     def resolved(self) -> dict[str, Any]:
         return {"name": self.name, **self.options}
@@ -28,9 +30,12 @@ class OwnFunction(OwnSource):
     def federation(self, seed: int, allow_code: Collection[str]) -> Federation:
         """What the function returns; it is called only if `allow_code` names it."""
         make = own_code.load_function(self.name, "data", allow_code)
+        options, metric = dict(self.options), None
         try:
-            takes = "seed" in inspect.signature(make).parameters
-            made = make(**self.options, **({"seed": seed} if takes else {}))
+            takes = inspect.signature(make).parameters
+            if "metric" not in takes:
+                metric = options.pop("metric", None)
+            made = make(**options, **({"seed": seed} if "seed" in takes else {}))
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # own code may fail in every way
@@ -43,5 +48,7 @@ class OwnFunction(OwnSource):
                 f"data '{self.name}' returned {type(made).__name__}; return a Federation, or one"
                 " mapping of arrays per client"
             )
+        if metric is not None:
+            made = made.judged_by(str(metric))
         made.info.update(source=self.resolved(), seed=seed)
         return made

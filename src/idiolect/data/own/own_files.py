@@ -120,8 +120,9 @@ class OwnFiles(Checked, OwnSource):
         """Every sample, read once per process as long as the files stay the same."""
         return _pool(self, self.stamp)
 
-    def read(self) -> Read:
-        """x and y, and if there are: client, part; what the numbers of x mean."""
+    def read(self, like: Read | None = None) -> Read:
+        """x and y, and if there are: client, part; what the numbers of x mean. With `like`, which
+        other files gave before, words have the numbers they had there."""
         from idiolect.data.own import array_files, image_folders, table_files
 
         path = Path(self.name)
@@ -135,7 +136,7 @@ class OwnFiles(Checked, OwnSource):
             return array_files.read(path, self)
         if images:
             return Read(image_folders.read(path, self.size))
-        return table_files.read(table_files.files_of(path), self)
+        return table_files.read(table_files.files_of(path), self, like)
 
 
 def is_path(name: object) -> bool:
@@ -152,12 +153,12 @@ def own_files(section: dict[str, Any]) -> OwnFiles:
 
 @lru_cache(maxsize=2)
 def _pool(own: OwnFiles, stamp: str) -> Pool:
-    columns, form, words = own.read()
+    columns, form, words, *_ = own.read()
     what = f"data '{own.name}'"
     if not len(columns["y"]):
         raise UserError(f"{what} has no samples")
     task = LearningTask(own.task, own.metric or "")
-    y, names, classes = _labels(columns["y"], task, words, own)
+    y, names, classes = labels_of(columns["y"], task, words, own)
     group, group_names = None, None
     if "client" in columns:
         group, group_names = codes(names_of(columns["client"], f"{what}: the client"), what)
@@ -180,16 +181,21 @@ def _pool(own: OwnFiles, stamp: str) -> Pool:
     )
 
 
-def _labels(
-    given: NDArray[Any], task: LearningTask, words: tuple[str, ...], own: OwnFiles
+def labels_of(
+    given: NDArray[Any],
+    task: LearningTask,
+    words: tuple[str, ...],
+    own: OwnFiles,
+    known: tuple[str, ...] = (),
 ) -> tuple[NDArray[Any], tuple[str, ...], int]:
-    """The labels as a Federation holds them, their names, and how many outputs a network needs."""
+    """The labels as a Federation holds them, their names (those known, if any), and how many
+    outputs a network needs."""
     what = f"data '{own.name}': the label"
     if task.has_classes:
-        y, names = codes(given, what)
+        y, names = codes(given, what, known)
         return y, names, len(names)
     if task.per_step:
-        y, names = step_codes(given, what)
+        y, names = step_codes(given, what, known)
         return y, words or names, len(words) or max(int(y.max()) + 1, 1)
     quantities = targets(given, what)
     return quantities, own.labels, quantities.shape[1]

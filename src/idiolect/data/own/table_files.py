@@ -1,6 +1,7 @@
 """A table of the user's own: CSV, TSV, or Parquet with plain columns or with encoded images."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from idiolect.core.text import reason, shortened
 from idiolect.data import decode
 from idiolect.data.cache import Columns
 from idiolect.data.limits import check_size
-from idiolect.data.own.columns import Read, pick
+from idiolect.data.own.columns import Known, Read, pick
 from idiolect.data.own.table_inputs import TableInputs, cells_of, lists
 from idiolect.errors import UserError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from idiolect.data.own.own_files import OwnFiles
 
+NOTHING_KNOWN: Known = {}
 LABELS = ("label", "y", "target", "class")
 
 
@@ -43,8 +45,9 @@ def files_of(path: Path) -> dict[str, list[Path]]:
     raise UserError(f"data '{path}' holds neither images in folders nor parquet or csv files")
 
 
-def read(files: dict[str, list[Path]], own: "OwnFiles") -> Read:
-    """x, y and, if there are, client and part."""
+def read(files: dict[str, list[Path]], own: "OwnFiles", like: Read | None = None) -> Read:
+    """x, y and, if there are, client and part. With `like`, what was read before: the same inputs
+    and codes; labels and clients may be missing."""
     import pyarrow as pa
 
     named = {part: _table(group, own) for part, group in files.items()}
@@ -61,8 +64,9 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Read:
     if len(set(known)) != len(known):
         raise UserError(f"{what} has two columns of one name; rename one")
     unlabelled = own.task == "next-token" and not own.labels  # its label is the input
+    own = own if like is None else _present(own, known)
     labels = [pick(name, LABELS, known, what) for name in own.labels or (None,)]
-    if unlabelled:
+    if unlabelled or (like is not None and labels[0] is None):
         labels = []
     elif labels[0] is None:
         raise UserError(
@@ -73,7 +77,7 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Read:
         pick(own.client, ("client",), known, what),
         pick(own.part, ("part",), known, what),
     )
-    found: Columns = {} if unlabelled else {"y": _label(table, labels, own, what)}
+    found: Columns = {"y": _label(table, labels, own, what)} if labels else {}
     if client is not None:
         found["client"] = cells_of(table, client, what)
     if part is not None and not set(files) & {"train", "test"}:
@@ -81,20 +85,29 @@ def read(files: dict[str, list[Path]], own: "OwnFiles") -> Read:
     elif set(files) & {"train", "test"}:
         found["part"] = np.repeat(list(named), [len(one) for one in named.values()])
     taken = {*labels, client, part}
-    inputs = own.columns or tuple(name for name in known if name not in taken)
+    inputs = like.inputs if like else own.columns
+    inputs = inputs or tuple(name for name in known if name not in taken)
     if not inputs:
         raise UserError(f"{what} has no input columns besides {', '.join(filter(None, taken))}")
     for name in inputs:
         pick(name, (), known, what)
         if name in taken:
             raise UserError(f"{what}: column '{name}' cannot be an input too; see data.input")
-    given = TableInputs(table, inputs, own, what)
+    given = TableInputs(table, inputs, own, what, like.known if like else NOTHING_KNOWN)
     if unlabelled:
         x, found["y"], rows = given.next_tokens()
         for name in found.keys() & {"client", "part"}:
             found[name] = found[name][rows]
-        return Read({"x": x, **found}, given.form, given.tokens)
-    return Read({"x": given.array(), **found}, given.form)
+        return Read({"x": x, **found}, given.form, given.tokens, inputs, given.known)
+    x = given.array()
+    return Read({"x": x, **found}, given.form, (), inputs, given.known)
+
+
+def _present(own: "OwnFiles", columns: list[str]) -> "OwnFiles":
+    """The settings without the columns that this table may lack: client, label and part."""
+    client, part = (name if name in columns else None for name in (own.client, own.part))
+    label = own.label if {*own.labels} <= {*columns} else None
+    return replace(own, client=client, part=part, label=label)
 
 
 def _label(table: "pa.Table", labels: list[str | None], own: "OwnFiles", what: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The input columns of a table: images, lists, texts, categories and quantities."""
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from idiolect.core.text import shortened
 from idiolect.data import decode
 from idiolect.data.limits import check_size
 from idiolect.data.own import texts
-from idiolect.data.own.columns import codes, numbers
+from idiolect.data.own.columns import Known, codes, numbers
 from idiolect.data.own.image_folders import as_array
 from idiolect.data.packed import pack
 from idiolect.errors import UserError
@@ -25,10 +26,19 @@ IMAGES = ("image", "img")
 
 class TableInputs:
     """These columns of a table as the inputs of a network; `form` says what their numbers mean,
-    `tokens` names those of a text."""
+    `tokens` names those of a text, `known` the words behind all codes. `like`: those of the table
+    that was read first."""
 
-    def __init__(self, table: "pa.Table", names: tuple[str, ...], own: "OwnFiles", what: str):
+    def __init__(
+        self,
+        table: "pa.Table",
+        names: tuple[str, ...],
+        own: "OwnFiles",
+        what: str,
+        like: Known = MappingProxyType({}),
+    ):
         self.table, self.names, self.own, self.what = table, names, own, what
+        self.known = dict(like)
         self.form = PLAIN
         self.tokens: tuple[str, ...] = ()
         given = own.categories or ()
@@ -67,9 +77,7 @@ class TableInputs:
             raise UserError(f"{self.what}: next-token reads one column; name it with data.input")
         name = self.names[0]
         if name in self.words:
-            rows, self.tokens = texts.tokens_of(
-                self._cells(name).tolist(), self.own.tokens or "chars", self.own.vocabulary
-            )
+            rows, self.tokens = self._tokens(name, self.own.tokens or "chars")
         else:
             rows = _rows(self.table[name], self._column(name))
             if any(row.dtype != np.int64 or (row < 0).any() for row in rows):
@@ -114,18 +122,22 @@ class TableInputs:
     def _text(self, name: str) -> tuple[np.ndarray, int]:
         """Token numbers and how many there are."""
         assert self.own.tokens is not None
-        rows, known = texts.tokens_of(
-            self._cells(name).tolist(), self.own.tokens, self.own.vocabulary
-        )
+        rows, known = self._tokens(name, self.own.tokens)
         return texts.filled(rows, self.own.length, 0, self.what), len(known)
+
+    def _tokens(self, name: str, by: texts.By) -> tuple[list[texts.Tokens], tuple[str, ...]]:
+        written, most = self._cells(name).tolist(), self.own.vocabulary
+        rows, self.known[name] = texts.tokens_of(written, by, most, self.known.get(name, ()))
+        return rows, self.known[name]
 
     def _plain(self, name: str) -> tuple[np.ndarray, int]:
         """Whole numbers and codes of categories as int64, quantities as float32; and how many
         values a category has, 0 for others."""
         cells = self._cells(name)
-        if cells.dtype.kind in "OUSb" or name in self.categories:
-            found, known = codes(cells, self._column(name))
-            return found, len(known)
+        if cells.dtype.kind in "OUSb" or name in self.categories or name in self.known:
+            found, names = codes(cells, self._column(name), self.known.get(name, ()))
+            self.known[name] = names
+            return found, len(names)
         if cells.dtype.kind in "iu":
             return cells.astype(np.int64), 0
         return numbers(cells, self._column(name)), 0

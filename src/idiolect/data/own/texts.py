@@ -18,13 +18,15 @@ SPECIAL = ("<padding>", "<unknown>")
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def tokens_of(texts: Sequence[str], by: By, most: int) -> tuple[list[Tokens], tuple[str, ...]]:
+def tokens_of(
+    texts: Sequence[str], by: By, most: int, known: tuple[str, ...] = ()
+) -> tuple[list[Tokens], tuple[str, ...]]:
     """Every text as token numbers, and the tokens: those of all texts, in the order of their names,
-    without the rarest where there are more than `most`."""
+    without the rarest where there are more than `most`; or those known."""
     pieces = [list(text) if by == "chars" else WORD.findall(text.lower()) for text in texts]
     counts = Counter(piece for text in pieces for piece in text)
     frequent = sorted(counts, key=lambda piece: (-counts[piece], piece))[:most]
-    names = (*SPECIAL, *sorted(frequent))
+    names = known or (*SPECIAL, *sorted(frequent))
     number = {name: k for k, name in enumerate(names) if k >= len(SPECIAL)}
     return [np.array([number.get(p, 1) for p in text], np.int64) for text in pieces], names
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from idiolect.cli.live_line import LiveLine
+from idiolect.runs.live_line import LiveLine
 
 
 def event(number: int, mean: float, **more: Any) -> dict[str, Any]:
