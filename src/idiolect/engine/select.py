@@ -140,7 +140,10 @@ def pick_engine(
     given["away"] = _samples_stay_on_host(federation, device, keep)
     chosen = ENGINES[name](federation, model, **given)
     chosen.learn_by(*learn)
-    if name == "stacked" and (reason := _cannot_stack(chosen, model)):
+    reason = _cannot_stack(chosen, model) if name == "stacked" else None
+    if reason and isinstance(chosen, StackedEngine) and chosen.lay_by_planes():
+        reason = _cannot_stack(chosen, model)  # it may have counted on how images lie
+    if reason:
         warnings.warn(
             f"the model cannot be stacked ({reason}); using the loop engine, which is slower",
             stacklevel=4,

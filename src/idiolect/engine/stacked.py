@@ -44,6 +44,13 @@ class StackedEngine(Engine):
         # Samples that one model is tested on at once: many for a GPU, few for the caches of a CPU.
         self._test_batch = 8 * EVAL_BATCH if on_gpu else EVAL_BATCH // 4
 
+    def lay_by_planes(self) -> bool:
+        """Let convolutions give images plane by plane in memory, as PyTorch's own do: some networks
+        count on it. Whether that changes anything."""
+        nets = (self.net, self.train_net) if self.device.type == "cuda" else ()
+        changed = [layers.lay_by_planes(net.module) for net in nets]
+        return any(changed)
+
     def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
         """The whole cohort, or equal parts of it that fit the memory; each client by itself where
         that is faster."""

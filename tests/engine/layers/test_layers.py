@@ -120,6 +120,19 @@ def test_a_convolution_that_pools_has_every_derivative() -> None:
         assert (a - b).norm() < 1e-5 * a.norm()
 
 
+@needs_triton
+def test_networks_that_count_on_planes_get_them() -> None:
+    """`view` works on images that lie plane by plane only; group norms want them so."""
+    plain = nn.Sequential(nn.Conv2d(2, 17, 3), nn.MaxPool2d(2), nn.GroupNorm(1, 17))
+    layers.install(plain, torch.device("cuda"))
+    assert plain[0].planes and not layers.lay_by_planes(plain)
+    pooled = nn.Sequential(nn.Conv2d(2, 17, 3), nn.MaxPool2d(2))
+    layers.install(pooled, torch.device("cuda"))
+    x = torch.randn(3, 2, 8, 8)
+    assert not pooled(x).is_contiguous()
+    assert layers.lay_by_planes(pooled) and pooled(x).is_contiguous()
+
+
 def test_batch_norms_of_a_stack() -> None:
     """Values, gradients and running statistics are PyTorch's, however the images lie."""
     torch.manual_seed(0)

@@ -13,6 +13,8 @@ from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
 from idiolect.engine.layers.stacked_low_rank import STACKED as LOW_RANK
 
+NORMS_BY_PLANES = (nn.GroupNorm, nn.LocalResponseNorm, nn.modules.instancenorm._InstanceNorm)
+
 
 def install(module: nn.Module, device: torch.device) -> None:
     """Let the module's plain layers compute our way; their parameters and names stay."""
@@ -33,6 +35,17 @@ def install(module: nn.Module, device: torch.device) -> None:
     for layers in module.modules():
         if isinstance(layers, nn.Sequential):
             _pool_inside(layers)
+    norms = any(isinstance(layer, NORMS_BY_PLANES) for layer in module.modules())
+    if norms and device.type == "cuda":
+        lay_by_planes(module)  # else every norm would turn its images around, twice
+
+
+def lay_by_planes(module: nn.Module) -> bool:
+    """Let convolutions give images plane by plane in memory. Whether that changes anything."""
+    changed = [m for m in module.modules() if isinstance(m, Conv2d) and not m.planes]
+    for conv in changed:
+        conv.planes = True
+    return bool(changed)
 
 
 def _pool_first(layers: nn.Sequential) -> None:

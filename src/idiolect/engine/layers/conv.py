@@ -32,6 +32,8 @@ Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, p
 class Conv2d(nn.Conv2d):
     """The plain layer, by the routes below."""
 
+    planes = False  # whether the layers around it want images plane by plane in memory
+
     @classmethod
     def replaces(cls, layer: nn.Module) -> bool:
         plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
@@ -47,8 +49,9 @@ class Conv2d(nn.Conv2d):
             return super().forward(x)
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
-        out: Tensor = Outputs.apply(_laid(x[None]), self.weight[None], bias, how).squeeze(0)
-        return out
+        stack = x[None] if self.planes else _laid(x[None])
+        out: Tensor = Outputs.apply(stack, self.weight[None], bias, how).squeeze(0)
+        return out.contiguous() if self.planes else out
 
 
 class PooledConv2d(Conv2d):
@@ -57,12 +60,12 @@ class PooledConv2d(Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 3 or x.dtype != torch.float32 or same_for_all(self.weight, x):
             apart: Tensor = WindowMax.apply(super().forward(x), 2)[0]
-            return apart
+            return apart.contiguous() if self.planes else apart
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
         args = (_laid(x[None]), self.weight[None], bias, how)
         out: Tensor = PooledOutputs.apply(*args)[0].squeeze(0)
-        return out
+        return out.contiguous() if self.planes else out
 
 
 class Conv1d(nn.Conv1d):
@@ -100,7 +103,8 @@ class Outputs(Stacked):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (x, w), g = ctx.saved_tensors, _laid(g)
+        x, w = ctx.saved_tensors
+        g = g if x.is_contiguous() else _laid(g)
         to_x, to_w, to_bias, _ = ctx.needs_input_grad
         return (
             _lying_as(x, ToInputs.apply(g, w, x.shape[3:], ctx.how)) if to_x else None,
