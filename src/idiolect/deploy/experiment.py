@@ -52,6 +52,7 @@ def read_settings(run: Path) -> dict[str, Any]:
 def run_experiment(run: Path, transport: Transport) -> dict[str, Any]:
     """Run or continue the experiment; returns the summary."""
     folder = run / FOLDER
+    files.remove_drafts(folder, TERMS, SETTINGS, STATUS, WITHOUT_MODEL)
     handler = logging.FileHandler(folder / "server.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("idiolect")
