@@ -141,12 +141,21 @@ function plotlyLoaded() {
   return plotting;
 }
 
+function painted() {
+  // A page in the background paints nothing; it goes on after a moment.
+  return new Promise((done) => {
+    requestAnimationFrame(() => setTimeout(done));
+    setTimeout(done, 200);
+  });
+}
+
 async function showReport(ids) {
   const found = await ask("/api/report", ids.map((id) => ["run", id]));
   const body = make("div", { id: "views" });
   body.innerHTML = found.html;
   content.replaceChildren(make("h1", {}, found.title), heads(found.runs), body);
-  await plotlyLoaded(); // words and numbers do not wait for it
+  await painted(); // words and numbers do not wait for the script, which keeps the page busy
+  await plotlyLoaded();
   if (!body.isConnected) return; // somebody went on to another page
   showFigures(body, found.figures);
   if (ids.length === 1) {
