@@ -120,6 +120,7 @@ def _finish(run: Path, server: FederationServer) -> None:
     if model is not None:
         folder = run / "models" / "last"
         folder.mkdir(parents=True, exist_ok=True)
+        files.remove_drafts(folder, "server.safetensors", "round.json")
         files.write_tensors(folder / "server.safetensors", model)
         files.write_json(folder / "round.json", {"round": server.round})
 

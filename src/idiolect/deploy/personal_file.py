@@ -16,6 +16,7 @@ def write_personal(folder: Path, experiment: str, model: Tree, card: dict[str, A
     models = folder / "models"
     models.mkdir(exist_ok=True, mode=0o700)
     path = models / f"{experiment}.safetensors"
+    files.remove_drafts(models, "*.json", "*.safetensors")  # of a process that was killed here
     files.write_json(path.with_suffix(".json"), card)
     files.write_tensors(path, model)
     return path
