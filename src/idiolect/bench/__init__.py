@@ -129,13 +129,16 @@ def run(
     with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
         asked = {peer: path for peer, path in (against or {}).items() if peer in benchmark.peers}
         theirs = AgainstPeers(result, asked, device, peer_rounds, Path(folder), say)
+        done: list[tuple[Job, list[Row]]] = []  # ours first: peers take minutes each
         for one in benchmark.jobs(quick, device, **options):
             ours = []
             for engine in one.engines:
                 which = {"engine": engine} if len(one.engines) > 1 else {}
                 ours.append(one.label | which | benchmark.measure(one, device, engine))
+            done.append((one, ours))
             result["rows"] += ours
             note()
+        for one, ours in done:
             for whose in one.peers:
                 theirs.add(one, ours, whose)
                 note()
