@@ -48,8 +48,22 @@ class Branching(nn.Module):
         return out
 
 
+class PartOfSequence(nn.Module):
+    """Takes single layers out of a sequence, whose order our layers change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = nn.Sequential(nn.ReLU(), nn.MaxPool2d(1)), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.block[0](x))
+        return out
+
+
 @pytest.mark.parametrize(
-    ("kind", "federation"), [(Packed, RAGGED), (Branching, TINY)], ids=["packed", "branching"]
+    ("kind", "federation"),
+    [(Packed, RAGGED), (Branching, TINY), (PartOfSequence, TINY)],
+    ids=["packed", "branching", "part of a sequence"],
 )
 def test_what_cannot_be_stacked_falls_back_with_one_warning(
     kind: type[nn.Module], federation: Federation

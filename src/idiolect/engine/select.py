@@ -164,6 +164,8 @@ def _samples_stay_on_host(federation: Federation, device: torch.device, keep: st
 
 def _cannot_stack(engine: Engine, model: nn.Module) -> str | None:
     """Try one tiny training step of two stacked clients."""
+    if isinstance(engine, StackedEngine) and engine.misfit:
+        return engine.misfit
     start = initial_tree(model, engine.net, engine.dtype)
     local = engine.local([0, 0], 0)
     two = {n: v.to(engine.device).expand(2, *v.shape).clone() for n, v in start.items()}

@@ -19,6 +19,7 @@ from idiolect.engine.stacked_local import StackedLocal
 from idiolect.engine.threads import ClientThreads, Nets
 
 MIN_ACTIVATION_BYTES_TO_NARROW = 32 << 10  # that one sample leaves for the backward pass
+MAX_DISTANCE = 0.05  # of outputs by our layers from PyTorch's; bfloat16 has 8 bits
 MAX_TEST_LAYOUTS = 8  # sets of clients whose test batches are remembered
 
 
@@ -32,8 +33,10 @@ class StackedEngine(Engine):
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
+        self._plain = self._values()
         for net in (self.net, self.train_net):
             layers.install(net.module, self.device)
+        self.misfit = self._other_values()
         self.narrow = self._large_images()
         if self.narrow:
             threads = torch.get_num_threads() if self._can_use_threads() else 1
@@ -44,11 +47,33 @@ class StackedEngine(Engine):
         # Samples that one model is tested on at once: many for a GPU, few for the caches of a CPU.
         self._test_batch = 8 * EVAL_BATCH if on_gpu else EVAL_BATCH // 4
 
+    @torch.no_grad()
+    def _values(self) -> Tensor:
+        """What the network makes of two samples."""
+        values = self.net.module.state_dict()
+        params = {n: values[n].clone() for n in self.net.names}
+        x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(0)
+            return self.net(params, x)
+
+    def _other_values(self) -> str | None:
+        """What is wrong if our layers give other values, as in a network that calls single layers
+        of an `nn.Sequential`, which are no longer what they were; None: nothing."""
+        try:
+            ours = self._values()
+        except (RuntimeError, ValueError, IndexError) as error:
+            return str(error).splitlines()[0]
+        plain = self._plain
+        far = ours.shape != plain.shape or (ours - plain).norm() > MAX_DISTANCE * plain.norm()
+        return "its layers give other values in a stack" if far else None
+
     def lay_by_planes(self) -> bool:
         """Let convolutions give images plane by plane in memory, as PyTorch's own do: some networks
         count on it. Whether that changes anything."""
         nets = (self.net, self.train_net) if self.device.type == "cuda" else ()
         changed = [layers.lay_by_planes(net.module) for net in nets]
+        self.misfit = self._other_values() if any(changed) else self.misfit
         return any(changed)
 
     def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
