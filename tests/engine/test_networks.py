@@ -16,6 +16,7 @@ from idiolect import methods
 from idiolect.core.method import Down, cross_entropy
 from idiolect.data import Federation
 from idiolect.deploy.client_requests import ExpectedReply
+from idiolect.deploy.sample_kind import SampleKind
 from idiolect.engine import cuda_graphs
 from idiolect.engine.cuda_graphs import CapturedSteps
 from idiolect.errors import UserError
@@ -376,7 +377,7 @@ def test_a_real_site_with_tokens() -> None:
     """The server makes up samples to learn what answers look like: of the kind the model takes."""
     net = seeded(TEXTS["text gru"]).float()  # type: ignore[arg-type]
     how = {"seed": 0, "device": torch.device("cpu"), "dtype": torch.float32}
-    expected = ExpectedReply(methods.build("fedavg"), net, (6,), 5, **how)
+    expected = ExpectedReply(methods.build("fedavg"), net, SampleKind((6,), 5), **how)
     start = {n: v.clone() for n, v in net.state_dict().items()}
     reply = expected.of_fit(Down(shared={"model": start}), start, 1)
     assert set(reply["up"]["model"]) == set(start)

@@ -141,7 +141,7 @@ function plotlyLoaded() {
   return plotting;
 }
 
-function painted() {
+function afterPaint() {
   // A page in the background paints nothing; it goes on after a moment.
   return new Promise((done) => {
     requestAnimationFrame(() => setTimeout(done));
@@ -154,7 +154,7 @@ async function showReport(ids) {
   const body = make("div", { id: "views" });
   body.innerHTML = found.html;
   content.replaceChildren(make("h1", {}, found.title), heads(found.runs), body);
-  await painted(); // words and numbers do not wait for the script, which keeps the page busy
+  await afterPaint(); // words and numbers do not wait for the script, which keeps the page busy
   await plotlyLoaded();
   if (!body.isConnected) return; // somebody went on to another page
   showFigures(body, found.figures);
