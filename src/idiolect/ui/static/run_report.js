@@ -150,12 +150,14 @@ function afterPaint() {
 }
 
 async function showReport(ids) {
+  const script = plotlyLoaded(); // while the server reads the run
+  script.catch(() => {}); // said below, where it is waited for
   const found = await ask("/api/report", ids.map((id) => ["run", id]));
   const body = make("div", { id: "views" });
   body.innerHTML = found.html;
   content.replaceChildren(make("h1", {}, found.title), heads(found.runs), body);
   await afterPaint(); // words and numbers do not wait for the script, which keeps the page busy
-  await plotlyLoaded();
+  await script;
   if (!body.isConnected) return; // somebody went on to another page
   showFigures(body, found.figures);
   if (ids.length === 1) {
