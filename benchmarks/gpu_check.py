@@ -28,10 +28,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods, models
+from idiolect.bench import measured_on
 from idiolect.data import Federation
 from idiolect.engine.layers import conv, linear, pool
 from idiolect.engine.layers.stack_function import precision
-from idiolect.runs.environment import machine
 from idiolect.simulation.schedule import Stragglers
 from idiolect.simulation.simulation import Simulation
 
@@ -244,7 +244,7 @@ def main() -> int:
         figures = (row[k] for k in ("float64", "resumed", "float32", "loop_float32", "tf32"))
         note = "" if row["ok"] else "  OUT OF BOUNDS"
         print(f"{name:<18}" + "".join(f"{v:>9.0e}" for v in figures) + note, flush=True)
-    result = {"machine": machine("cuda"), "kernels": kernels, "methods": rows}
+    result = {"machine": measured_on("cuda"), "kernels": kernels, "methods": rows}
     if given.out:
         given.out.write_text(json.dumps(result, indent=1) + "\n")
     return 0 if all(row["ok"] for row in kernels + rows) else 1

@@ -28,6 +28,7 @@ import uvicorn
 from playwright.sync_api import Page as Tab
 from playwright.sync_api import sync_playwright
 
+from idiolect.bench import measured_on
 from idiolect.core import files
 from idiolect.runs import config as settings
 from idiolect.runs.environment import machine
@@ -204,7 +205,7 @@ def main() -> None:
             "long_events": long_events(folder / "long", given.quick),
             "browser": chromium.version,
             "load_average": os.getloadavg()[0],
-            "machine": machine("cpu"),
+            "machine": measured_on("cpu"),
         }
         chromium.close()
     files.write_json(given.out, result)

@@ -146,6 +146,8 @@ def test_faults_beside_own_code_are_its_author_s_to_look_at(tmp_path: Path) -> N
         assert done.stderr.count("error: ") == 1 and said in done.stderr, done.stderr
 
 
-def test_the_whole_file_system_is_no_data(tmp_path: Path) -> None:
-    done = program("data", "inspect", "/", cwd=tmp_path)
-    assert done.returncode == 2 and "name the folder" in done.stderr
+def test_a_folder_that_holds_everything_is_no_data(tmp_path: Path) -> None:
+    for place in ("/", "~"):
+        home = {**os.environ, "HOME": str(tmp_path), "IDIOLECT_CACHE": str(tmp_path / "cache")}
+        done = program("data", "inspect", place, cwd=tmp_path, env=home)
+        assert done.returncode == 2 and "name the folder" in done.stderr, done.stderr

@@ -84,7 +84,7 @@ BENCHMARKS = {
 }
 
 
-def _machine(device: str) -> dict[str, Any]:
+def measured_on(device: str) -> dict[str, Any]:
     """As of a run; the files are published, so the command is told without folders."""
     here = machine(device)
     return here | {"command": command_typed(here["command"])}
@@ -115,7 +115,7 @@ def run(
             takes = [n for n, b in BENCHMARKS.items() if option in b.options]
             raise UserError(f"benchmark '{name}' has no --{option}; {', '.join(takes)} has")
     about = {"name": name, "what": benchmark.what, "quick": quick}
-    result: dict[str, Any] = about | {"rows": [], "machine": _machine(device)}
+    result: dict[str, Any] = about | {"rows": [], "machine": measured_on(device)}
 
     def note() -> None:
         keep(result | {"unfinished": True})

@@ -223,14 +223,14 @@ class Engine(ABC):
             ) from None
 
     @torch.no_grad()
-    def _try(self, net: Net) -> None:
-        """Compute two samples, whatever comes out."""
+    def _try(self, net: Net) -> Tensor:
+        """What the network makes of two samples."""
         values = net.module.state_dict()
         params = {n: values[n].clone() for n in net.names}
         x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
         with warnings.catch_warnings():  # about speed, which does not count here
             warnings.simplefilter("ignore")
-            net(params, x)
+            return net(params, x)
 
     # --- memory ---
 

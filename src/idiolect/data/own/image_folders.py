@@ -1,6 +1,5 @@
 """Images in folders: client/class/image.png or class/image.png, also below train/ and test/."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 PARTS = {"train", "test"}
-DEEPEST = 4  # folders below the one that is named; three have a meaning
 
 
 def found(folder: Path) -> list[Path]:
@@ -24,15 +22,20 @@ def found(folder: Path) -> list[Path]:
 
 
 def below(folder: Path) -> list[Path]:
-    """What lies below a folder, by name, as far down as data may lie."""
-    if folder.resolve() == Path(folder.resolve().anchor):
-        raise UserError(f"data '{folder}' is the whole file system; name the folder of the data")
-    files = []
-    for place, folders, names in os.walk(folder):
-        files += [Path(place, name) for name in names]
-        if len(Path(place).relative_to(folder).parts) >= DEEPEST:
-            folders.clear()
-    return sorted(files)
+    """What lies below a folder, by name; not of a folder that holds everything, which is no data
+    and takes minutes."""
+    whole = folder.resolve()
+    for place, called in ((Path(whole.anchor), "file system"), (_home(), "home folder")):
+        if whole == place:
+            raise UserError(f"data '{folder}' is the whole {called}; name the folder of the data")
+    return sorted(folder.rglob("*"))
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home().resolve()
+    except RuntimeError:  # there is none
+        return None
 
 
 def read(folder: Path, size: tuple[int, int] | None) -> Columns:
