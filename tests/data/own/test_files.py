@@ -89,6 +89,9 @@ def test_images_in_folders(tmp_path: Path):
     assert int(parted.sizes("test").sum()) == 16
     small = build({"name": str(tmp_path / "a"), "size": [6, 4]}, NATURAL)
     assert small.shape == (1, 6, 4)
+    files.images(tmp_path / "a/1/2/3/4/5/6")  # however far below, none is passed over in silence
+    with pytest.raises(UserError, match="all images must lie"):
+        build({"name": str(tmp_path / "a")}, NATURAL)
 
 
 def test_arrays(tmp_path: Path):
