@@ -54,12 +54,23 @@ def test_what_cannot_be_asked(more: list[str], said: str) -> None:
     assert done.exit_code == 2 and said in done.stderr
 
 
-def test_a_cell_of_a_table_is_timed_method_by_method(tmp_path: Path) -> None:
-    out = tmp_path / "table.json"
-    command = ["bench", "table", "--quick", "--rounds", "2", "--device", "cpu", "--out", str(out)]
-    done = CliRunner().invoke(app, [*command, "--only", "fedper,fedas"])
+def test_a_column_of_a_table_is_timed_method_by_method(tmp_path: Path) -> None:
+    out, kept = tmp_path / "table.json", tmp_path / "kept"
+    command = ["bench", "table", "--quick", "--device", "cpu", "--results", str(kept)]
+    command += ["--only", "fedper,fedas", "--out", str(out)]
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.stderr
     *rows, whole = json.loads(out.read_text())["rows"]
     assert [r["method"] for r in rows] == ["fedper", "fedas"]
-    assert all(r["rounds"] == 2 and 0 < r["best_pooled"] <= 100 for r in rows)
-    assert whole["method"] == "all" and whole["seconds"] == sum(r["seconds"] for r in rows)
+    assert all(r["seeds"] == 2 and 0 < r["accuracy"] <= 100 for r in rows)
+    # By the clock, processes and all: one after the other cannot take less than their sum.
+    assert whole["method"] == "all" and whole["seconds"] > sum(r["seconds"] for r in rows)
+    assert (kept / "fedas-table3" / "cells.csv").exists()
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 2 and "give --results a new folder" in again.stderr
+
+
+def test_only_methods_of_the_table_are_timed() -> None:
+    command = ["bench", "table", "--quick", "--device", "cpu", "--only", "fedpre"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and "did you mean 'fedper'" in done.stderr

@@ -68,10 +68,10 @@ BENCHMARKS = {
         options=("dtype",),
     ),
     "table": Benchmark(
-        "seconds of one cell of a paper's table: FedAS's CIFAR-10, beta 0.1, P = 1, 10 methods, "
+        "seconds of one column of a paper's table: FedAS's CIFAR-10, beta 0.1, P = 1, 10 methods, "
         "3 seeds",
         table.table,
-        options=("rounds", "dtype", "only"),
+        options=("dtype", "only", "jobs", "results"),
     ),
     "seeds": Benchmark("a round of three seeds in one stack against one seed", seeds.seeds),
     "scale": Benchmark(

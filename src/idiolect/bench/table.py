@@ -1,64 +1,86 @@
-"""How long one whole cell of a paper's table takes: all its methods, three seeds each."""
+"""How long one whole column of a paper's table takes: all its methods, three seeds each."""
 
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from idiolect.bench.job import Row
-from idiolect.runs import compare
-from idiolect.runs.execute import execute_together
-from idiolect.runs.progress import Progress
+from idiolect.errors import UserError, did_you_mean
+from idiolect.papers import recipe as recipes
+from idiolect.papers.campaign import Campaign
+from idiolect.papers.recipe import Recipe
+from idiolect.papers.runner import RecipeProgress
 
-METHODS = (
-    *("fedavg_ft", "fedprox_ft", "fedper", "ditto", "lg_fedavg"),
-    *("fedbabu", "fedproto", "fedala", "fedpac", "fedas"),
-)
-SEEDS = (0, 1, 2)
-ROUNDS = 40
 # FedAS, Table 3: CIFAR-10 over 20 clients by Dirichlet(0.1), everybody in every round.
-CELL = {
-    "data": {"name": "cifar10", "normalize": "fedas"},
-    "split": {"name": "dirichlet", "clients": 20, "alpha": 0.1, "min_size": 40},
-    "model": {"name": "fedas_cnn"},
-    "participation": 1.0,
-    "protocol": "fedas",
-    "checkpoint_every": 1000,
-}
-TRAINING = ["method.lr=0.005", "method.epochs=5", "method.batch_size=16"]
-QUICK_CELL = {
+RECIPE, COLUMN = "fedas-table3", "b0.1-p1"
+QUICK = {
     "data": {"name": "digits"},
     "split": {"name": "dirichlet", "clients": 4, "alpha": 0.5},
-    "model": {"name": "linear"},
-    "participation": 1.0,
+    "model": "linear",
+    "rounds": 1,
 }
 
 
 def table(
-    device: str, quick: bool, rounds: int | None = None, dtype: str = "float32", only: str = ""
+    device: str,
+    quick: bool,
+    dtype: str = "float32",
+    only: str = "",
+    jobs: int = 1,
+    results: Path | None = None,
 ) -> Iterator[Row]:
-    """A row per method: seconds of its three seeds from start to summary, data and captures
-    included, and the mean accuracy; the last row is the whole cell. Methods run one after the
-    other, the seeds of a method in one stack."""
-    names = [n.strip() for n in only.split(",") if n.strip()] or list(
-        METHODS[:2] if quick else METHODS
-    )
-    count = rounds or (1 if quick else ROUNDS)
-    flags: dict[str, Any] = {**(QUICK_CELL if quick else CELL), "rounds": count}
-    flags |= {"device": device, "dtype": dtype}
-    total = 0.0
+    """A row per method: seconds of its three seeds, which run in one stack, and the number the
+    recipe shows; the last row is the whole column by the clock, from the first process to the
+    last result, `jobs` processes side by side. `results` is a folder for the recipe's results."""
+    recipe = _small(recipes.read(RECIPE)) if quick else recipes.read(RECIPE)
+    names = _methods(recipe, only)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="idiolect-bench-")))
+        campaign = Campaign(
+            [recipe],
+            results or folder / "results",
+            folder / "runs",
+            only=[f"{name}/{COLUMN}" for name in names],
+            how={"device": device, "dtype": dtype},
+        )
+        if any(part.found.done for part in campaign.parts):
+            raise UserError(
+                f"{results} has runs of this table already; give --results a new folder"
+            )
+        began = time.perf_counter()
+        outcome = campaign.run(jobs, None, RecipeProgress())
+        seconds = time.perf_counter() - began
+        if outcome.failed:
+            label, reason = outcome.failed[0]
+            raise UserError(f"{label}: {reason}")
+        if outcome.interrupted:
+            raise UserError("stopped before the whole column was there")
+        campaign.write(lambda line: None)
+    (part,) = campaign.parts
+    common: Row = {"seeds": len(recipe.seeds), "dtype": dtype, "jobs": jobs}
     for name in names:
-        with tempfile.TemporaryDirectory(prefix="idiolect-bench-") as folder:
-            began = time.perf_counter()
-            given: Any = {"flags": flags, "sets": TRAINING, "as_published": True}
-            plan = compare.plans([name], SEEDS, Path(folder), **given)
-            configs, outs = [p.config for p in plan], [p.out for p in plan]
-            done = execute_together(configs, outs, progress=Progress())
-            seconds = time.perf_counter() - began
-        total += seconds
-        best = [100 * summary["accuracy"]["best"]["pooled"] for summary in done]
-        row: Row = {"method": name, "seeds": len(SEEDS), "rounds": count, "dtype": dtype}
-        yield row | {"seconds": seconds, "best_pooled": statistics.mean(best)}
-    yield {"method": "all", "seeds": len(SEEDS), "rounds": count, "dtype": dtype, "seconds": total}
+        records = [part.results.of(cell) for cell in part.found.done if cell.row == name]
+        values = part.values[name, COLUMN, recipe.metric_of(name, COLUMN)]
+        longest = max(record.seconds for record in records if record is not None)
+        row: Row = {"method": name, **common, "seconds": longest}
+        yield row | {"accuracy": statistics.mean(values.values())}
+    yield {"method": "all", **common, "seconds": seconds}
+
+
+def _methods(recipe: Recipe, only: str) -> list[str]:
+    """The paper's methods, or those that are named."""
+    known = [row.id for row in recipe.rows if not row.extra]
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise did_you_mean(name, known, "method of this table")
+    return names or known
+
+
+def _small(recipe: Recipe) -> Recipe:
+    """Embedded data and a linear model: does it run?"""
+    return replace(recipe, base={**recipe.base, **QUICK}, seeds=(0, 1))

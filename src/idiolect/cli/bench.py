@@ -15,13 +15,28 @@ from idiolect.errors import UserError
 commands = typer.Typer()
 SAY = partial(typer.echo, err=True)
 
+Peers = Annotated[
+    list[str] | None,
+    typer.Option(help="Also time pfllib, fedas, flbench, blazefl or pfl: NAME=PATH."),
+]
+PeerRounds = Annotated[int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")]
+Only = Annotated[
+    str | None, typer.Option(help="Only these networks or methods, with commas between.")
+]
+Clients = Annotated[str | None, typer.Option(help="How many clients (scale), with commas between.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes side by side (table).")]
+ResultsIn = Annotated[
+    Path | None,
+    typer.Option("--results", parser=path, help="Keep the recipe's results here (table)."),
+]
+
 
 @commands.command(
     epilog=examples(
         "idiolect bench --list",
         "idiolect bench pfl-headline --json",
         "idiolect bench nets --only gru,vit-tiny --out nets.json",
-        "idiolect bench table --rounds 3 --json",
+        "idiolect bench table --jobs 4 --results results",
         "idiolect bench scale --clients 1000,10000",
         "idiolect bench pfllib-round --peer pfllib=../PFLlib --peer fedas=../FedAS",
     )
@@ -32,20 +47,13 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes, random data: does it run?")
     ] = False,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(help="Also time pfllib, fedas, flbench, blazefl or pfl: NAME=PATH."),
-    ] = None,
-    peer_rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of a peer, after a first one.")
-    ] = None,
+    peer: Peers = None,
+    peer_rounds: PeerRounds = None,
     out: Annotated[Path | None, typer.Option(parser=path, help="Also write the JSON here.")] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Only these networks or methods, with commas between.")
-    ] = None,
-    clients: Annotated[
-        str | None, typer.Option(help="How many clients (scale), with commas between.")
-    ] = None,
+    only: Only = None,
+    clients: Clients = None,
+    jobs: Jobs = None,
+    results_in: ResultsIn = None,
     list_them: Annotated[bool, typer.Option("--list", help="Name the benchmarks.")] = False,
     as_json: Json = False,
     **given: Any,
@@ -60,7 +68,7 @@ def bench(
         return
     against = _checked(name, peer or [], out)
     note = " (quick: small sizes, random data)" if quick else ""
-    given |= {"only": only, "clients": clients}
+    given |= {"only": only, "clients": clients, "jobs": jobs, "results": results_in}
     options = {n: v for n, v in given.items() if v and n != "device"}
     results: list[dict[str, Any]] = []
     failed: list[str] = []
