@@ -15,6 +15,8 @@ from idiolect.bench.round_time import uneven
 from idiolect.core.local import Rows
 from idiolect.data import Federation
 from idiolect.engine import cuda_graphs as graphs
+from idiolect.engine.layers.norm import StackedBatchNorm2d
+from idiolect.engine.steps import roomy
 from idiolect.simulation.simulation import Simulation
 from tests.conftest import SmallNet, ragged_federation, simulation
 
@@ -56,13 +58,41 @@ def test_equals_loop(
             torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["fedala", "fedfomo"])
+@pytest.mark.parametrize("name", ["fedavg", "fedas", "feddwa", "pflego"])
+@pytest.mark.parametrize("clients", [0.3, 0.7])
+def test_batch_norms_as_on_a_gpu(
+    name: str, clients: float, federation: Federation, monkeypatch: Any
+) -> None:
+    """Last batches are filled up: no client takes a step by itself, whatever its size."""
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = SmallNet(norm=True)
+    settings = {} if name == "pflego" else {"lr": 0.1, "batch_size": 8}
+    method = methods.build({"name": name, **settings})
+    ends = {}
+    for kind in ("loop", "stacked"):
+        sim = simulation(method, federation, model, 3, engine=kind, participation=clients)
+        engine: Any = sim.engine
+        if kind == "stacked":
+            engine.train_net.module.body[1].__class__ = StackedBatchNorm2d
+            engine.captured_steps = graphs.CapturedSteps(engine.samples)
+        ends[kind] = end_state(sim, 3)
+    assert engine.captured_steps.captured
+    assert not any(step.exact for step in engine.captured_steps.captured)
+    for leaf, value in ends["loop"].items():
+        if value.numel() and not leaf.startswith("metrics"):
+            torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["fedala", "fedfomo", "pflego", "fedrecon"])
 def test_steps_on_what_clients_stored_are_captured(
     name: str, federation: Federation, monkeypatch: Any
 ) -> None:
     """One program serves all rounds, though cohorts have other samples each time."""
     monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
-    method = methods.build({"name": name, "lr": 0.1, "batch_size": 8})
+    settings = {} if name in ("pflego", "fedrecon") else {"lr": 0.1, "batch_size": 8}
+    method = methods.build({"name": name, **settings})
     sim = simulation(method, federation, SmallNet(), 4, participation=0.7)
     engine: Any = sim.engine
     engine.captured_steps = graphs.CapturedSteps(engine.samples)
@@ -145,3 +175,10 @@ def test_random_numbers_go_on_after_a_broken_capture() -> None:
         )
         whole.replay()
     assert set(x.tolist()) == {0.0, 2.0}
+
+
+def test_full_batches_have_few_widths() -> None:
+    widths = range(1, 5000)
+    assert all(w <= roomy(w) <= w * 1.125 for w in widths if w > 8)
+    assert [roomy(w) for w in range(1, 9)] == list(range(1, 9))
+    assert len({roomy(w) for w in range(512, 1024)}) <= 9

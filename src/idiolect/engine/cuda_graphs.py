@@ -53,11 +53,6 @@ class CapturedSteps:
         for step in self.captured:
             step.graphs.clear()
 
-    @staticmethod
-    def pays(steps: Steps, state: StepState) -> bool:
-        """Enough steps. Full batches of stored inputs keep a GPU busy as they are."""
-        return steps.count >= MIN_STEPS_TO_CAPTURE and not (state.x is not None and steps.same)
-
     def find(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep:
         """The step of an earlier round, or a new one if none has the shapes or the room."""
         given = tuple(_shapes(e) for e in (state.params, *state.extra, state.x))

@@ -1,8 +1,8 @@
 """A stack of clients: what a method sees of K of them at once.
 
 A last partial batch is filled up with weight-zero samples, except where samples of a batch depend
-on one another (BatchNorm, coupled losses that do not know filling): there clients are grouped by
-exact size.
+on one another and do not know filling (coupled losses, batch norms that are not our own): there
+clients are grouped by exact size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,7 @@ from idiolect.core.local import Coupled, Loss, Objective, Trained
 from idiolect.core.net import Net
 from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
+from idiolect.engine import cuda_graphs, layers
 from idiolect.engine.cuda_graphs import CapturedStep, CapturedSteps
 from idiolect.engine.descent import Descent
 from idiolect.engine.samples_local import EVAL_BATCH, SamplesLocal, dropout_seed
@@ -42,7 +43,7 @@ class StackedLocal(SamplesLocal):
     def _sgd(
         self, goal: Objective, params: Tree, how: SgdSettings, start: Tensor, memory: Tree
     ) -> Trained:
-        exact = goal.coupled is True or self.train_net.couples
+        exact = goal.coupled is True or _cannot_fill(self.train_net)
         steps = self._steps(how, exact, start.tolist(), goal.coupled)
         wide = self._wide(goal, self.train_net)
         descent = Descent(how.optimizer, how.weight_decay, how.momentum, how.clip)
@@ -72,7 +73,7 @@ class StackedLocal(SamplesLocal):
     def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]:
         net = self.train_net if training else self.net
         plan = BatchPlan("full" if training else EVAL_BATCH, order="fixed")
-        steps = self._steps(plan, net.couples)
+        steps = self._steps(plan, _cannot_fill(net))
         wide = self._wide(goal, net)
         state = self._state(record.copied(params, steps.order), goal, steps)
         share_of = record.select(self.sizes, steps.order)
@@ -177,6 +178,13 @@ class StackedLocal(SamplesLocal):
             return None
         if self.augment is not None and state.x is None:
             return None
-        if self.captured_steps is None or not self.captured_steps.pays(steps, state):
+        if self.captured_steps is None or steps.count < cuda_graphs.MIN_STEPS_TO_CAPTURE:
             return None
         return self.captured_steps.find(kind, steps, state)
+
+
+def _cannot_fill(net: Net) -> bool:
+    """Whether samples that fill up a batch would change what the network makes of the others. A
+    user's own loss may show it other samples as well, of which nothing is known."""
+    known = net.own_loss is None and layers.can_leave_out_filling(net.module)
+    return net.couples and not known

@@ -69,6 +69,8 @@ class Steps:
         self.width = max(rows.shape[1] for rows, _ in tables)
         # Full batches see the same samples in every step.
         self.same = all(rows.strides[0] == 0 and len(rows) == self.count for rows, _ in tables)
+        if self.same and not exact:
+            self.width = roomy(self.width)
         kept = 1 if self.same else self.count
         at_TKB = np.empty((kept, len(order), self.width), dtype=np.int64)
         self.sizes = np.zeros((self.count, len(order)), dtype=np.int64)
@@ -119,6 +121,13 @@ class Steps:
                 real = self._column[:width] < size[:, None]
                 weight = real.to(size.dtype) / size[:, None]
             yield Step(who, at, sample, y, weight, size)
+
+
+def roomy(width: int) -> int:
+    """The next of a few widths, at most an eighth larger: full batches are as wide as the largest
+    client of a round, and captured steps are kept by width."""
+    step = 1 << max(0, width.bit_length() - 4)
+    return -(-width // step) * step
 
 
 def _groups(sizes: np.ndarray, exact: bool) -> list[np.ndarray]:

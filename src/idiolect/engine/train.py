@@ -20,6 +20,7 @@ from idiolect.core.local import Coupled, Loss
 from idiolect.core.net import Net
 from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
+from idiolect.engine import layers
 from idiolect.engine.descent import Descent
 from idiolect.engine.samples import Samples
 from idiolect.engine.steps import Step
@@ -73,9 +74,12 @@ class StackedLoss:
         else:
             inputs = self.samples.inputs(step.sample) if x is None else x.values[step.at]
         given = (params, inputs, step.y, *(step.part_of(e) for e in extra))
+        fn: Callable[..., Tensor] = partial(self.fn, self.net)
+        if step.weight is not None and self.net.couples:
+            fn, given = layers.with_filling(fn), (step.weight, *given)
         if len(step.y) == 1:  # one client needs no vmap
-            return self.fn(self.net, *(record.only(g) for g in given)).unsqueeze(0)
-        return torch.vmap(partial(self.fn, self.net), randomness="different")(*given)
+            return fn(*(record.only(g) for g in given)).unsqueeze(0)
+        return torch.vmap(fn, randomness="different")(*given)
 
     def value_and_grad(
         self,

@@ -157,6 +157,52 @@ def test_batch_norms_of_a_stack() -> None:
         torch.testing.assert_close(other, true)
 
 
+@pytest.mark.parametrize("clients", [1, 3])
+def test_batch_norms_leave_out_samples_that_fill_up_a_batch(clients: int) -> None:
+    """Values, gradients and running statistics are those of the real samples alone."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.BatchNorm2d(3), nn.Tanh(), nn.BatchNorm2d(3, momentum=0.3)).double()
+    ours = deepcopy(plain)
+    layers.install(ours, torch.device("cuda"))
+    assert layers.can_leave_out_filling(ours) and not layers.can_leave_out_filling(plain)
+    for one in (plain[0], plain[2], ours[0], ours[2]):
+        one.num_batches_tracked = None
+    start = {n: torch.rand(clients, *p.shape).double() for n, p in plain.state_dict().items()}
+    x = 3 + torch.randn(clients, 5, 3, 4, 2, dtype=torch.float64)
+    sizes = torch.tensor([5, 2, 3])[:clients]
+    weight = (torch.arange(5) < sizes[:, None]).double() / sizes[:, None]
+    p, q = ({n: v.clone() for n, v in start.items()} for _ in range(2))
+    for leaves in (p, q):
+        for n, v in leaves.items():
+            v.requires_grad_("running" not in n)
+
+    def loss(p: dict[str, torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (functional_call(ours, p, (x,)).square().sum((1, 2, 3)) * w).sum()
+
+    found = vmap(layers.with_filling(loss))(weight, p, x, weight)
+    true = []
+    for k, size in enumerate(sizes.tolist()):
+        out = functional_call(plain, {n: v[k] for n, v in q.items()}, (x[k, :size],))
+        true.append(out.square().sum((1, 2, 3)).mean())
+    torch.testing.assert_close(found, torch.stack(true))
+    wanted = [n for n in p if p[n].requires_grad]
+    gradients = (
+        torch.autograd.grad(sum(value), [leaves[n] for n in wanted])
+        for value, leaves in ((found, p), (true, q))
+    )
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+    for n in p:
+        torch.testing.assert_close(p[n], q[n])
+
+
+def test_a_batch_norm_that_sees_other_samples_says_so() -> None:
+    ours = nn.Sequential(nn.BatchNorm2d(3))
+    layers.install(ours, torch.device("cuda"))
+    with pytest.raises(TypeError, match="coupled=True"):
+        layers.with_filling(ours)(torch.tensor([0.5, 0.5]), torch.rand(4, 3, 2, 2))
+
+
 def test_unusual_layers_are_left_alone() -> None:
     kept = nn.ModuleList(
         [

@@ -7,11 +7,18 @@ from torch import nn
 
 from idiolect.engine.layers.conv import Conv1d, Conv2d, PooledConv2d
 from idiolect.engine.layers.linear import StackedLinear
-from idiolect.engine.layers.norm import StackedBatchNorm2d, StackedLayerNorm
+from idiolect.engine.layers.norm import (
+    StackedBatchNorm2d,
+    StackedLayerNorm,
+    can_leave_out_filling,
+    with_filling,
+)
 from idiolect.engine.layers.pool import MaxPool2d
 from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
 from idiolect.engine.layers.stacked_low_rank import STACKED as LOW_RANK
+
+__all__ = ["can_leave_out_filling", "install", "lay_by_planes", "with_filling"]
 
 NORMS_BY_PLANES = (nn.GroupNorm, nn.LocalResponseNorm, nn.modules.instancenorm._InstanceNorm)
 

@@ -2,9 +2,12 @@
 
 Layer norms: all samples are normalised by one kernel of PyTorch, then each client's scale and shift
 come in one pass instead of two. Batch norms: sums over the images as they lie in memory, where
-PyTorch's own would put the clients' channels side by side first.
+PyTorch's own would put the clients' channels side by side first; and they can leave out samples
+that only fill up a batch, so that a client's last, shorter batch goes with the others' full ones.
 """
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -29,6 +32,29 @@ class StackedLayerNorm(nn.LayerNorm):
         return torch.addcmul(self.bias, even, self.weight)
 
 
+_weights: ContextVar[Tensor | None] = ContextVar("weights", default=None)  # of the batch's samples
+
+
+def with_filling(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`fn` of ONE client, with the weights `[B]` of its samples first: batch norms inside see those
+    whose weight is zero as if they were not there. The weights sum to 1."""
+
+    def filled(weight: Tensor, *given: Any) -> Tensor:
+        token = _weights.set(weight)
+        try:
+            return fn(*given)
+        finally:
+            _weights.reset(token)
+
+    return filled
+
+
+def can_leave_out_filling(module: nn.Module) -> bool:
+    """Whether all its batch norms do what `with_filling` asks of them."""
+    norms = (m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    return all(isinstance(norm, StackedBatchNorm2d) for norm in norms)
+
+
 class StackedBatchNorm2d(nn.BatchNorm2d):
     """The plain layer on a GPU; where a gradient is taken inside the stack, as it is."""
 
@@ -38,12 +64,24 @@ class StackedBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         by_batch = self.training or self.running_mean is None
-        values = x.numel() // x.shape[1]
-        if not (by_batch and in_vmap() and values > 1 and x.dtype == self.weight.dtype):
+        weight = _weights.get() if by_batch else None
+        values: Any = x.numel() // x.shape[1]
+        if weight is None and not (
+            by_batch and in_vmap() and values > 1 and x.dtype == self.weight.dtype
+        ):
             return super().forward(x.contiguous())
-        out, mean, var = Normalised.apply(x[None], self.weight[None], self.bias[None], self.eps)
+        if weight is not None and len(weight) != len(x):
+            raise TypeError(
+                "a loss that shows a network with batch norms other samples than those of its "
+                "batch must be passed with coupled=True"
+            )
+        given = (x, self.weight, self.bias, weight)
+        stacks = (None if one is None else one[None] for one in given)
+        out, mean, var = Normalised.apply(*stacks, self.eps)
         if self.running_mean is not None and self.running_var is not None:
             assert self.momentum is not None  # `Net` asks for one
+            if weight is not None:
+                values = (weight > 0).sum().to(var.dtype) * (values // len(weight))
             kept, unbiased = 1 - self.momentum, values / (values - 1)
             self.running_mean.mul_(kept).add_(self.momentum * mean[0])
             self.running_var.mul_(kept).add_(self.momentum * unbiased * var[0])
@@ -52,34 +90,49 @@ class StackedBatchNorm2d(nn.BatchNorm2d):
 
 class Normalised(Stacked):
     """`x [K, B, C, H, W]` by mean and variance of each client's channels, times `w [K, C]`, plus
-    `b`; and those means and variances, which are not differentiated."""
+    `b`; and those means and variances, which are not differentiated. `weight [K, B]`: of each
+    sample in them; None: all count the same."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, b: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        mean = x.mean((1, 3, 4))
+    def forward(
+        x: Tensor, w: Tensor, b: Tensor, weight: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        mean = _mean(x, weight)
         apart = x - _wide(mean)
-        var = apart.square().mean((1, 3, 4))  # on a GPU much faster than PyTorch's `var_mean`
+        var = _mean(apart.square(), weight)  # on a GPU much faster than PyTorch's `var_mean`
         scale = w * (var + eps).rsqrt()
         return torch.addcmul(_wide(b), apart, _wide(scale)), mean, var
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, w, _, ctx.eps = inputs
+        x, w, _, weight, ctx.eps = inputs
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(x, w, *output[1:])
+        ctx.save_for_backward(x, w, weight, *output[1:])
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, mean, var = ctx.saved_tensors
+        x, w, weight, mean, var = ctx.saved_tensors
         over = (var + ctx.eps).rsqrt()
-        apart, values = x - _wide(mean), x[0, :, 0].numel()
+        apart = x - _wide(mean)
         to_b = g.sum((1, 3, 4))
         to_w = (g * apart).sum((1, 3, 4)) * over
         # What is left of g without its mean and its part along the normalised values.
-        left = torch.addcmul(g, apart, _wide(to_w * over), value=-1 / values)
-        to_x = (left - _wide(to_b / values)).mul_(_wide(w * over))
-        return to_x, to_w, to_b, None
+        if weight is None:
+            values = x[0, :, 0].numel()
+            left = torch.addcmul(g, apart, _wide(to_w * over), value=-1 / values)
+            left = left - _wide(to_b / values)
+        else:
+            share = weight[:, :, None, None, None] / x[0, 0, 0].numel()
+            left = g - share * torch.addcmul(_wide(to_b), apart, _wide(to_w * over))
+        return left.mul_(_wide(w * over)), to_w, to_b, None, None
+
+
+def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
+    """Of each client's channels, `[K, C]`."""
+    if weight is None:
+        return x.mean((1, 3, 4))
+    return (x.mean((3, 4)) * weight[:, :, None]).sum(1)
 
 
 def _wide(x: Tensor) -> Tensor:
