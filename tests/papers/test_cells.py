@@ -1,12 +1,14 @@
 """From a recipe to the settings of its runs, and when a recorded run is one of them."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from idiolect.errors import UserError
 from idiolect.papers.cells import cells, nested, same_settings, settings_digest
+from idiolect.runs.execute import execute
 from tests.papers.tiny import tiny
 
 
@@ -80,6 +82,38 @@ def test_a_recorded_run_is_the_planned_one() -> None:
         assert settings_digest(change(planned, path, value)) == settings_digest(planned)
     for path, value in {"seed": 7, "method.lr": 0.2, "rounds": 4, "split.clients": 5}.items():
         assert not same_settings(change(planned, path, value), planned)
+
+
+def test_where_the_last_test_decides_more_tests_will_do() -> None:
+    planned = change(cells(tiny())[0].config, "eval_every", 6)
+    for protocol, every, same in [
+        ("plga", 1, True),
+        ("spfl", 3, True),
+        ("plga", 4, False),
+        ("plga", 12, False),
+        ("fedas", 1, False),  # its best round would be one of others
+    ]:
+        plan = change(planned, "protocol", protocol)
+        assert same_settings(change(plan, "eval_every", every), plan) == same
+    measured = change(change(planned, "protocol", "plga"), "measure", {"train": True})
+    assert not same_settings(change(measured, "eval_every", 1), measured)
+
+
+@pytest.mark.parametrize("method", ["fedavg_async", "per_fedavg_async", "fedasync", "lga", "plga"])
+def test_numbers_of_the_last_round_do_not_depend_on_earlier_tests(
+    method: str, tmp_path: Path
+) -> None:
+    base = {"data": "digits", "protocol": "plga", "stragglers": {"count": 2, "cycle": "code"}}
+    base |= {"split": {"name": "classes", "clients": 4, "k": 5}, "method": {"steps": 2}}
+    rows = [{"id": "a", "method": method}]
+    found = []
+    for every in (1, 5):
+        plan = base | {"rounds": 10, "eval_every": every}
+        whole = {"columns": [{"id": "all"}], "paper_values": {}, "claims": [], "quick": {}}
+        config = cells(tiny(base=plan, rows=rows, **whole))[0].config
+        summary = execute(config, tmp_path / str(every))
+        found.append(summary["protocol"])
+    assert found[0]["value"] > 0 and found[0] == found[1]
 
 
 def test_settings_added_since_count_as_their_default() -> None:

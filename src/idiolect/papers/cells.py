@@ -13,6 +13,7 @@ from idiolect.errors import UserError, did_you_mean
 from idiolect.papers.recipe import CellSettings, Recipe, RecipeColumn, RecipeRow
 from idiolect.runs import config as settings
 from idiolect.runs.config import Config
+from idiolect.simulation.protocols import protocol
 
 # Where and how a run computes; it is recorded with a cell and is no part of what the cell is.
 CIRCUMSTANCES = ("keep", "log", "device", "dtype", "engine", "checkpoint_every", "save_models")
@@ -76,8 +77,11 @@ def _places(recipe: Recipe) -> list[tuple[RecipeRow, RecipeColumn]]:
 def same_settings(recorded: Config, planned: Config) -> bool:
     """Whether a recorded run is the planned one. Settings that the record does not know were added
     later: there the plan must have the default, which is what the old run did. A switch that was
-    removed since must have been off."""
+    removed since must have been off. Where the last round's test decides, a run that was tested in
+    more rounds than planned will do."""
     old, new = _identity(recorded), _identity(planned)
+    if _last_test_decides(planned) and planned["eval_every"] % recorded.get("eval_every", 1) == 0:
+        old["eval_every"] = new["eval_every"]
     off = (False, None)
     if any(new[key] != v if key in new else v not in off for key, v in old.items()):
         return False
@@ -87,6 +91,10 @@ def same_settings(recorded: Config, planned: Config) -> bool:
     names = {section: planned[section].get("name") for section in settings.SECTIONS}
     default = _identity(_defaults(json.dumps(names), planned["rounds"]))
     return all(new[key] == default.get(key) for key in added)
+
+
+def _last_test_decides(config: Config) -> bool:
+    return protocol(config["protocol"]).when == "last" and not any(config["measure"].values())
 
 
 def settings_digest(config: Config) -> str:
