@@ -78,3 +78,12 @@ def test_recorded_speed_is_used() -> None:
     planner.estimate(found, [record], on_gpu=True)  # says nothing about another machine
     assert not found[0].measured
     assert work(config | {"rounds": 6}) == 2 * work(config)
+
+
+def test_work_is_that_of_the_network() -> None:
+    """A linear layer on 8x8 digits has 640 weights; the hidden one has more."""
+    small = jobs(tiny())[0].cells[0].config
+    large = small | {"model": {"name": "mlp", "hidden": 64, "layers": 1}}
+    assert work(large) / work(small) == (64 * 64 + 64 * 10) / 640
+    own = small | {"model": {"name": "mine.py:Net"}}
+    assert work(own) == work(small) / 640 * planner.SMALL_NETWORK

@@ -3,8 +3,10 @@
 A job is what one process runs in one stack: all missing seeds of one row and column.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +19,8 @@ from idiolect.papers.run_record import Record
 from idiolect.papers.verdicts import Values, judge, needed
 from idiolect.runs.config import Config, digest, short_name
 
-SAMPLES_PER_SECOND = {"gpu": 60_000.0, "cpu": 2_000.0}  # until something was measured
+PRODUCTS_PER_SECOND = {"gpu": 1e12, "cpu": 2e10}  # until something was measured
+SMALL_NETWORK = 1e6  # multiplications for a sample
 COUNTING = 50  # times slower than a plain step
 
 
@@ -110,12 +113,12 @@ def without_data(config: Config) -> str:
 
 
 def estimate(jobs: Sequence[CellJob], records: Sequence[Record], on_gpu: bool) -> None:
-    """Set each job's seconds: from the speed of recorded runs like it, else from its samples."""
+    """Set each job's seconds: from the speed of recorded runs like it, else from its work."""
     known = [r for r in records if _is_gpu(r) == on_gpu and r.seconds > 0]
     for job in jobs:
         config = job.cells[0].config
         speed, job.measured = _speed(config, known)
-        job.seconds = work(config) / (speed or SAMPLES_PER_SECOND["gpu" if on_gpu else "cpu"])
+        job.seconds = work(config) / (speed or PRODUCTS_PER_SECOND["gpu" if on_gpu else "cpu"])
         job.seconds *= len(job.seeds)
 
 
@@ -146,7 +149,7 @@ def ordered(jobs: Sequence[CellJob], values: Mapping[str, Values]) -> list[CellJ
 
 
 def work(config: Config) -> float:
-    """Training samples a run sees, about."""
+    """Multiplications of a run's training, about."""
     from idiolect.data import datasets
 
     method, split = config["method"], config["split"]
@@ -159,17 +162,46 @@ def work(config: Config) -> float:
         batch = batch if isinstance(batch, int) else samples / split.get("clients", 1)
         samples = min(samples * epochs, method["steps"] * batch * split.get("clients", 1))
     else:
-        samples *= epochs * (method.get("tau") or 1)
+        samples *= 2 if method.get("tau") else epochs  # tau steps are on the head alone
+    known = getattr(dataset, "shape", ()), getattr(dataset, "n_classes", 2)  # own data has neither
+    samples *= _products(json.dumps(config["model"]), *known)
     if config.get("measure", {}).get("flops"):  # client by client, every operation through Python
         samples *= COUNTING
     return max(1.0, samples * config["rounds"] * config["participation"].get("rate", 1.0))
+
+
+@cache
+def _products(model: str, shape: tuple[int, ...], classes: int) -> float:
+    """Multiplications of one sample's forward pass: each weight, as often as it is used. A network
+    of the user's own, or one for other data than images, counts as a small one."""
+    import torch
+
+    from idiolect import models
+
+    found = 0.0
+
+    def count(layer: Any, given: Any, out: Any) -> None:
+        nonlocal found
+        found += layer.weight.numel() * out[0].numel() / layer.weight.shape[0]
+
+    try:
+        section = {"name": models.default_model(shape), **json.loads(model)}
+        network = models.build(section, shape, classes)
+        for layer in network.modules():
+            if isinstance(layer, torch.nn.Linear | torch.nn.modules.conv._ConvNd):
+                layer.register_forward_hook(count)
+        with torch.no_grad():
+            network.eval()(torch.zeros(2, *shape))
+    except (UserError, RuntimeError):
+        return SMALL_NETWORK
+    return found or SMALL_NETWORK
 
 
 def _speed(config: Config, records: Sequence[Record]) -> tuple[float | None, bool]:
     def like(record: Record, *sections: str) -> bool:
         return all(record.config[s].get("name") == config[s].get("name") for s in sections)
 
-    for sections in (("method", "data", "model"), ("data", "model"), ("method",), ()):
+    for sections in (("method", "data", "model"), ("data", "model"), ("model",), ()):
         rates = [work(r.config) / r.seconds for r in records if like(r, *sections)]
         if rates:
             return median(rates), "method" in sections or "model" in sections
