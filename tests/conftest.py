@@ -20,6 +20,8 @@ from idiolect.simulation.simulation import Simulation
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ("loop", "stacked")
 
+torch.set_num_threads(1)  # also for fixtures of modules, which come before those of tests
+
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,3 +65,22 @@ def test_a_run_that_saves_every_round_saves_the_starting_point(tmp_path: Path) -
     """Real sites cannot test it again once they have trained."""
     killed_run(tmp_path / "run", 1, checkpoint_every=1)
     assert checkpoint.rounds(tmp_path / "run" / "checkpoint")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("saving", "saved"),
+    [
+        (runs.Saving(), [2, 4, 6]),
+        (runs.Saving(at_end=False), [2, 4]),
+        (runs.Saving(seconds=1000.0), [6]),
+        (runs.Saving(seconds=1000.0, at_end=False), []),
+    ],
+)
+def test_when_a_run_is_saved(
+    saving: runs.Saving, saved: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(checkpoint, "save", lambda folder, round, *more: found.append(round))
+    config = resolved(rounds=6, checkpoint_every=2)
+    [summary] = runs.execute_together([config], [tmp_path / "run"], build=build, saving=saving)
+    assert found == saved and summary["rounds"] == 6

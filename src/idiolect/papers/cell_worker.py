@@ -21,10 +21,11 @@ from typing import Any, TextIO
 
 from idiolect.errors import UserError
 from idiolect.runs.build import build as from_config
-from idiolect.runs.execute import execute_together
+from idiolect.runs.execute import Saving, execute_together
 from idiolect.runs.interruption import Interrupted
 from idiolect.runs.progress import Progress
 
+SAVING = Saving(seconds=30.0, at_end=False)  # the state of a large stack takes seconds to write
 FULL = "the GPU's memory is full; use fewer --jobs"
 
 
@@ -90,7 +91,7 @@ def _run(job: dict[str, Any], told: Told) -> bool:
     configs, outs = [run["config"] for run in job["runs"]], [Path(r["out"]) for r in job["runs"]]
     try:
         build = partial(from_config, allow_code=job["allow_code"])
-        execute_together(configs, outs, resume=True, progress=told, build=build)
+        execute_together(configs, outs, resume=True, progress=told, build=build, saving=SAVING)
     except Interrupted as stopped:
         told.tell("stopped", reason=str(stopped))
         return False

@@ -152,7 +152,6 @@ def _config(
         layers += [small, {"rounds": recipe.size.rounds} if recipe.size.rounds else {}]
     layers.append({**how, "seed": seed})
     config = settings.resolve_layers(layers)
-    # A checkpoint of a large stack takes seconds: a few in a run are enough to continue from.
     config["checkpoint_every"] = max(10, -(-config["rounds"] // 5))
     return config
 

@@ -1,7 +1,9 @@
 """Running configs into run directories: a new run, a resumed one, or several in one stack."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -19,6 +21,15 @@ from idiolect.runs.recorder import Follower, Recorder
 from idiolect.runs.resumption import restore
 
 Builder = Callable[[Config], Any]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """When runs under way are saved: every `checkpoint_every` rounds, unless that was done within
+    `seconds`. `at_end`: after the last round too, for whoever wants the models."""
+
+    seconds: float = 0.0
+    at_end: bool = True
 
 
 def execute(
@@ -41,6 +52,7 @@ def execute_together(
     progress: Progress | None = None,
     build: Builder | None = None,
     from_start: bool = False,
+    saving: Saving = Saving(),
 ) -> list[dict[str, Any]]:
     """Seeds and settings of one method, each into its own directory, in one stack where they can
     be."""
@@ -61,12 +73,16 @@ def execute_together(
         todo.append((config, folder))
     if todo:
         built = [(config, folder, build(config)) for config, folder in todo]
-        _run(built, resume, progress, from_start)
+        _run(built, resume, progress, from_start, saving)
     return [ranks.agree(directory.read_summary, Path(folder)) for folder in outs]
 
 
 def _run(
-    todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progress, from_start: bool
+    todo: Sequence[tuple[Config, Path, Any]],
+    resume: bool,
+    progress: Progress,
+    from_start: bool,
+    saving: Saving,
 ) -> None:
     ranks = Ranks.current()
     with ExitStack() as guards:
@@ -90,7 +106,7 @@ def _run(
             rounds = max(lead.round, 0), lead.config["rounds"]
             progress.start(label(*configs), *rounds, sent, labels(configs))
             try:
-                _rounds(group, stop)
+                _rounds(group, stop, saving)
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"stopped at once; {_go_on(group)} continues after round {lead.saved or 0}"
@@ -147,8 +163,9 @@ def _stacks(recorders: list[Recorder]) -> list[list[Recorder]]:
     return list(stacks.values())
 
 
-def _rounds(group: list[Recorder], stop: Event) -> None:
+def _rounds(group: list[Recorder], stop: Event, saving: Saving) -> None:
     lead, ranks = group[0], Ranks.current()
+    last_saved = time.monotonic()
     for run in group:
         run.stack = tuple(digest(member.config) for member in group)
     total, every = lead.config["rounds"], lead.config["checkpoint_every"]
@@ -170,11 +187,16 @@ def _rounds(group: list[Recorder], stop: Event) -> None:
             )
         for run, done in zip(group, step(), strict=True):
             run.record(done)
-        if lead.round % every == 0 or lead.round == total:
+        due = lead.round % every == 0 and lead.round < total
+        if due and ranks.agree(
+            lambda since: time.monotonic() - since >= saving.seconds, last_saved
+        ):
             for run in group:
                 run.checkpoint()
+            last_saved = time.monotonic()
+    for run in group if saving.at_end else ():
+        run.checkpoint()  # all of them, before the first is finished and left alone
     for run in group:
-        run.checkpoint()  # the last round, where a run ended early
         run.finish()
 
 
