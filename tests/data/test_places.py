@@ -55,3 +55,11 @@ def test_network_failure_is_one_line(no_data, monkeypatch):
     with pytest.raises(UserError, match=r"mnist: download of ylecun/mnist failed \(no route to"):
         datasets.load({"name": "mnist"})
     assert not (places.cache_dir() / "data/mnist").exists()
+
+
+def test_an_offline_machine_downloads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "hub_installed", lambda: True)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert places.can_download()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert not places.can_download()

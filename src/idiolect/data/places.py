@@ -29,6 +29,12 @@ def hub_installed() -> bool:
     return importlib.util.find_spec("huggingface_hub") is not None
 
 
+def can_download() -> bool:
+    """Whether the hub may be asked; HF_HUB_OFFLINE forbids it, as for the hub's own library."""
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return hub_installed() and not offline
+
+
 def fetched(repository: str, revision: str | None = None) -> Path:
     """The folder of a dataset of the Hugging Face hub: from its own cache, or fetched."""
     if not hub_installed():

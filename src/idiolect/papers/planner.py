@@ -107,7 +107,7 @@ def without_data(config: Config) -> str:
     from idiolect.data import datasets, places
 
     dataset = datasets.dataset(config["data"])
-    if dataset.find() is not None or (dataset.hub_repository and places.hub_installed()):
+    if dataset.find() is not None or (dataset.hub_repository and places.can_download()):
         return ""
     return str(dataset.not_found())
 

@@ -32,6 +32,9 @@ class Saving:
     at_end: bool = True
 
 
+ALWAYS = Saving()
+
+
 def execute(
     config: Config,
     out: Path | str,
@@ -52,7 +55,7 @@ def execute_together(
     progress: Progress | None = None,
     build: Builder | None = None,
     from_start: bool = False,
-    saving: Saving = Saving(),
+    saving: Saving = ALWAYS,
 ) -> list[dict[str, Any]]:
     """Seeds and settings of one method, each into its own directory, in one stack where they can
     be."""
