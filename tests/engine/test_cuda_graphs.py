@@ -182,3 +182,31 @@ def test_full_batches_have_few_widths() -> None:
     assert all(w <= roomy(w) <= w * 1.125 for w in widths if w > 8)
     assert [roomy(w) for w in range(1, 9)] == list(range(1, 9))
     assert len({roomy(w) for w in range(512, 1024)}) <= 9
+
+
+@pytest.mark.parametrize("where", ["body", "end"])
+def test_a_capture_that_breaks_leaves_fresh_random_numbers(where: str, monkeypatch: Any) -> None:
+    """Also where only its end says that it broke."""
+    told: list[str] = []
+
+    class Graph:
+        def capture_begin(self, **how: Any) -> None:
+            told.append("begin")
+
+        def capture_end(self) -> None:
+            told.append("end")
+            if where == "end":
+                raise RuntimeError("capture was invalidated")
+
+    def body() -> None:
+        if where == "body":
+            raise RuntimeError("not permitted")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 1))
+    monkeypatch.setattr(graphs, "_renew_random_numbers", lambda: told.append("renewed"))
+    with pytest.raises(RuntimeError, match=r"not permitted|invalidated"):
+        graphs._recorded(body, None)
+    assert told == ["begin", "end", "renewed"]

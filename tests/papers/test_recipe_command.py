@@ -157,3 +157,22 @@ def test_a_worker_that_dies_is_noticed() -> None:
         found = pool.next_event(1)
         told += [found[1]["event"]] if found else []
     assert pool.workers == [] and pool.free
+
+
+def test_a_worker_that_said_it_ends_is_given_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from idiolect.papers import planner
+    from idiolect.papers.cells import cells
+    from idiolect.papers.results import Results
+
+    recipe = tiny()
+    [job, *_] = planner.missing(Results(Path("r"), recipe), cells(recipe), Path("o")).jobs
+    pool = WorkerPool(1)
+    pool.give(job)
+    [first] = pool.workers
+    pool.events.put((first, {"event": "failed", "reason": "r", "again": True, "ends": True}))
+    while (found := pool.next_event(1)) is None or found[1]["event"] != "failed":
+        pass
+    first.job = None
+    pool.give(job)
+    assert first.job is None and len(pool.workers) == 2
+    pool.stop(lambda worker, event: None, at_once=True)

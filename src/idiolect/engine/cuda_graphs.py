@@ -179,11 +179,11 @@ class CapturedStep:
             try:
                 return _recorded(lambda: self.body(k), self._pool)
             except torch.OutOfMemoryError:
+                self._forget()
                 raise
             except RuntimeError as error:
                 self._can_be_captured = False  # nor would other sizes succeed
-                if forget := self._forget_all():
-                    forget()
+                self._forget()
                 reason = str(error).splitlines()[0]
                 warnings.warn(
                     f"a step of the stack cannot be captured as a CUDA graph ({reason}); "
@@ -191,6 +191,10 @@ class CapturedStep:
                     stacklevel=2,
                 )
                 return None
+
+    def _forget(self) -> None:
+        if forget := self._forget_all():
+            forget()
 
     def body(self, k: int) -> None:
         """The next step of the first k clients."""
@@ -224,13 +228,16 @@ def _recorded(body: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
         # Other threads may use the GPU meanwhile: NCCL has one, where several ranks share the work.
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
-            body()
+            try:
+                body()
+            except BaseException:
+                with suppress(RuntimeError):  # the first error says why
+                    graph.capture_end()
+                raise
+            graph.capture_end()  # may say only now that something broke the capture
         except BaseException:
-            with suppress(RuntimeError):  # the first error says why
-                graph.capture_end()
             _renew_random_numbers()
             raise
-        graph.capture_end()
     return graph
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -77,6 +78,7 @@ def main() -> None:
     # Whatever a library prints must not come between the lines of JSON.
     told = Told(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
+    warnings.showwarning = lambda message, *where: told.note(str(message))
     jobs = Jobs()
     told.tell("ready")
     while (job := jobs.waiting.get()) is not None:
@@ -93,7 +95,7 @@ def _run(job: dict[str, Any], told: Told) -> bool:
         build = partial(from_config, allow_code=job["allow_code"])
         execute_together(configs, outs, resume=True, progress=told, build=build, saving=SAVING)
     except Interrupted as stopped:
-        told.tell("stopped", reason=str(stopped))
+        told.tell("stopped", reason=str(stopped), ends=True)
         return False
     except UserError as error:
         told.tell("failed", reason=str(error), again=False)
@@ -102,7 +104,7 @@ def _run(job: dict[str, Any], told: Told) -> bool:
         traceback.print_exc()
         full = type(error).__name__ == "OutOfMemoryError"
         reason = FULL if full else f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        told.tell("failed", reason=reason, again=True)
+        told.tell("failed", reason=reason, again=True, ends=True)
         return False
     _free_memory()
     told.tell("done")

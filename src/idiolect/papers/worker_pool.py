@@ -33,6 +33,7 @@ class WorkerProcess:
     round: int = 0
     rounds: int = 1
     began: float = field(default_factory=time.monotonic)
+    leaving: bool = False  # it said that it ends
 
     @property
     def share(self) -> float:
@@ -65,7 +66,7 @@ class WorkerPool:
 
     def give(self, job: CellJob) -> None:
         """Start a job in an idle worker, or in a new one."""
-        idle = [worker for worker in self.workers if worker.job is None]
+        idle = [worker for worker in self.workers if worker.job is None and not worker.leaving]
         worker = idle[0] if idle else self._start()
         worker.job, worker.round, worker.began = job, 0, time.monotonic()
         runs = {str(o): c.config for c, o in zip(job.cells, job.outs, strict=True)}
@@ -82,6 +83,7 @@ class WorkerPool:
             worker, event = self.events.get(timeout=max(0.01, timeout))
         except queue.Empty:
             return None
+        worker.leaving |= event.get("ends", False)
         if event["event"] == "round":
             worker.round, worker.rounds = event["round"], event["rounds"]
         if event["event"] == "ended":
