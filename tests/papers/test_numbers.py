@@ -119,3 +119,17 @@ def test_a_number_that_was_not_recorded_makes_the_cell_missing() -> None:
     assert borrower.borrow(cells(third)[0], [results])
     assert borrower.records[0].borrowed == "tiny"
     assert Results(Path("r"), third).of(cells(third)[0]) is not None
+
+
+def test_numbers_kept_for_another_recipe_are_borrowed() -> None:
+    claims = [{"id": "c", "says": "s", "kind": "best", "row": "fedavg", "metric": "protocol:2"}]
+    figure = tiny(name="figure", claims=claims)
+    for kept, borrowed in (["protocol:2"], True), ([], False):
+        table = tiny(name="with" if kept else "without", numbers=kept, claims=[])
+        [cell, *_] = cells(table)
+        folder = Path(table.name)
+        execute_together([cell.config], [folder])
+        made = Results(Path("r"), table)
+        made.add([cell], [folder])
+        assert made.of(cell) is not None
+        assert Results(Path("r"), figure).borrow(cells(figure)[0], [made]) == borrowed

@@ -137,6 +137,7 @@ class Recipe(Checked):
     cells: tuple[Any, ...] = hyper((), "settings of single cells")
     first: tuple[str, ...] = hyper((), "columns that are run before the others")
     series: tuple[str, ...] = hyper((), "series over rounds that are kept")
+    numbers: tuple[str, ...] = hyper((), "numbers that are kept besides, for recipes of its runs")
     paper_values: dict = hyper({}, "the paper's numbers: row, column, number or [mean, std]")
     claims: tuple[Any, ...] = hyper((), "claims")
     quick: dict = hyper({}, "how --quick shrinks it")

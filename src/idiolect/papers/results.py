@@ -64,7 +64,7 @@ class Results:
         wanted: dict[str, tuple[set[str], set[str]]] = {}
         for cell in cells:
             metrics, kept = wanted.setdefault(settings_digest(cell.config), (set(), set()))
-            metrics |= self.recipe.numbers_of(cell.row, cell.column)
+            metrics |= self.recipe.numbers_of(cell.row, cell.column) | set(self.recipe.numbers)
             kept |= set(self.recipe.series_of(cell.row, cell.column))
         for cell, out in zip(cells, outs, strict=True):
             key = settings_digest(cell.config)
