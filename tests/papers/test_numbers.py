@@ -11,7 +11,8 @@ from idiolect.papers.cells import cells
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment, number, series, unit
 from idiolect.papers.results import Results
 from idiolect.runs.execute import execute_together
-from tests.papers.tiny import tiny
+from idiolect.runs.replaced_parameters import replacement_of_run
+from tests.papers.tiny import TINY, tiny
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +134,24 @@ def test_numbers_kept_for_another_recipe_are_borrowed() -> None:
         made.add([cell], [folder])
         assert made.of(cell) is not None
         assert Results(Path("r"), figure).borrow(cells(figure)[0], [made]) == borrowed
+
+
+def test_what_fisher_information_is_worth() -> None:
+    """FedAS's Figure 3: what the most informed parameters are worth, and how the trace grows."""
+    base = TINY["base"] | {"protocol": "fedas", "measure": ["fisher"], "save_models": "last"}
+    base |= {"model": "mlp", "stragglers": {"periods": [1], "cycle": "paper"}, "rounds": 6}
+    rows = [{"id": "fedas", "method": "fedas"}]
+    base |= {"method": {"lr": 0.1}}
+    recipe = tiny(base=base, rows=rows, paper_values={}, claims=[], quick={})
+    execute_together([cells(recipe)[0].config], ["one"])
+    run = FinishedRun(Path("one"))
+    found = replacement_of_run("one")
+    lost = 100 * (found["intact"] - found["top"]).mean()
+    assert number(run, "fisher_top_drop") == pytest.approx(lost)
+    by_lot = number(run, "fisher_random_drop")
+    assert by_lot is not None and by_lot < lost
+    trace = {(m.round, m.item): m.value for m in series(run, "clients.fisher_trace")}
+    late = [k for k in range(4) if not all(k in e["started"] for e in run.events[1:])]
+    assert late == [0]
+    first, last = (np.mean([trace[t, str(k)] for k in (1, 2, 3)]) for t in (1, 6))
+    assert number(run, "fisher_growth") == pytest.approx(last / first)

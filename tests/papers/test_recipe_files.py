@@ -8,7 +8,9 @@ import pytest
 
 from idiolect.papers import recipe as recipes
 from idiolect.papers.cells import cells, settings_digest
+from idiolect.papers.numbers import NAMED, SERIES
 from idiolect.papers.recipe import Claim, Recipe
+from idiolect.papers.special_numbers import SPECIAL
 from idiolect.runs.config import Config
 
 TABLES_AND_FIGURES = {
@@ -28,6 +30,14 @@ NOT_ACCURACIES = {
     "classes_per_client": 100,
     "train_samples": 10_000,
     "test_samples": 10_000,
+}
+MEASURED_OR_LOGGED = {
+    "measured.train_loss",
+    "train_accuracy",
+    "guidance_accuracy",
+    "gradient_similarity",
+    "clients.fisher_trace",
+    "aggregation_weight",
 }
 SOURCE = re.compile(
     r"\((Sec\. |Table |Figure |Appendix |Abstract|not in the paper)|not in the paper"
@@ -160,3 +170,15 @@ def _known(values: list[float | None]) -> list[float]:
 def _printed(recipe: Recipe, row: str, column: str) -> float | None:
     found = recipe.paper_value(row, column) if recipe.has_cell(row, column) else None
     return None if found is None else found[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_and_series_exists(name):
+    """A wrong name would be found only when the run is done."""
+    recipe = read(name)
+    known = {*NAMED, *SPECIAL, *SERIES, *MEASURED_OR_LOGGED}
+    for row in recipe.rows:
+        for column in (c for c in recipe.columns if recipe.has_cell(row.id, c.id)):
+            wanted = recipe.numbers_of(row.id, column.id) | set(recipe.numbers)
+            wanted |= set(recipe.series_of(row.id, column.id))
+            assert {one.partition(":")[0] for one in wanted} <= known

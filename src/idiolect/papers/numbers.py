@@ -6,7 +6,8 @@ after ten rounds), a moment (`:last`, `:first`, `:best`, `:min`, `:mean`), or an
 averaged over rounds (`gradient_similarity:head`). A series alone is that of its last round.
 
 A series is a path into a line of events.jsonl (`train_loss`, `accuracy_after.mean`), a column of
-clients.parquet (an item per client), or something the method logged (matrices.safetensors).
+clients.parquet (an item per client; `clients.fisher_trace` where events.jsonl has the mean under
+the same name), or something the method logged (matrices.safetensors).
 """
 
 import math
@@ -82,6 +83,13 @@ class FinishedRun:
         log.load()
         return log.rounds
 
+    @cached_property
+    def replaced(self) -> dict[str, np.ndarray]:
+        """What its exported models lose with their most informed parameters, or any, replaced."""
+        from idiolect.runs.replaced_parameters import replacement_of_run
+
+        return replacement_of_run(self.out)
+
 
 def number(run: FinishedRun, metric: str) -> float | None:
     """A named number of a run, in percent where it is an accuracy; None if nothing was measured."""
@@ -111,15 +119,16 @@ def from_summary(summary: Mapping[str, Any], name: str) -> Any:
 def series(run: FinishedRun, name: str) -> list[Moment]:
     """A series over rounds."""
     path, scale = SERIES.get(name, name).split("."), 100 if is_fraction(name) else 1
+    column = name.removeprefix("clients.")
+    if column != name and column in run.table:
+        return _of_clients(run, column, scale)
     for where in (path, ["measured", *path]):
         found = [(event["round"], _walk(event, where)) for event in run.events]
         if any(value is not MISSING for _, value in found):
             kept = [(t, value) for t, value in found if value is not MISSING]
             return [m for t, value in kept for m in _moments(t, value, scale)]
     if name in run.table:
-        columns = (run.table["round"], run.table["client"], run.table[name])
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [Moment(t, str(k), scale * float(v)) for t, k, v in rows if math.isfinite(v)]
+        return _of_clients(run, name, scale)
     logged = [(t, kept[name]) for t, kept in run.logs.items() if name in kept]
     if logged:
         return [m for t, value in logged for m in _moments(t, value.tolist(), 1)]
@@ -128,6 +137,12 @@ def series(run: FinishedRun, name: str) -> list[Moment]:
         f"'{name}' is no number or series of this run: it is not in summary.json, events.jsonl, "
         f"clients.parquet or what the method logged ({', '.join(known) or 'nothing'})"
     )
+
+
+def _of_clients(run: FinishedRun, column: str, scale: float) -> list[Moment]:
+    columns = (run.table["round"], run.table["client"], run.table[column])
+    rows = zip(*(one.tolist() for one in columns), strict=True)
+    return [Moment(t, str(k), scale * float(v)) for t, k, v in rows if math.isfinite(v)]
 
 
 def protocol_value(run: FinishedRun, until: int | None = None) -> dict[str, Any]:

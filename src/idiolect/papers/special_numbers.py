@@ -107,12 +107,38 @@ def straggler_weight_ratio(run: FinishedRun, part: str) -> float | None:
 def straggler_trace_ratio(run: FinishedRun, part: str) -> float | None:
     """Mean Fisher trace of the fixed stragglers over that of the others, in one round."""
     late = _stragglers(run)
-    moments = [m for m in series(run, "fisher_trace") if m.item]
+    moments = [m for m in series(run, "clients.fisher_trace") if m.item]
     last = max((m.round for m in moments), default=0)
     at = {int(m.item): m.value for m in moments if m.round == (int(part) if part else last)}
     a = [value for client, value in at.items() if late[client]]
     b = [value for client, value in at.items() if not late[client]]
     return float(np.mean(a) / np.mean(b)) if a and b else None
+
+
+def fisher_growth(run: FinishedRun, part: str) -> float | None:
+    """Mean Fisher trace of the clients that are always online: that of the last round over that of
+    the first."""
+    always = ~_stragglers(run)
+    at: dict[int, list[float]] = {}
+    for one in series(run, "clients.fisher_trace"):
+        if one.item and one.round > 0 and always[int(one.item)]:
+            at.setdefault(one.round, []).append(one.value)
+    return float(np.mean(at[max(at)]) / np.mean(at[min(at)])) if len(at) > 1 else None
+
+
+def fisher_top_drop(run: FinishedRun, part: str) -> float | None:
+    """Points of accuracy that clients lose with the 5 % of their parameters that have the highest
+    Fisher information set to zero; needs `save_models: last`."""
+    return _lost(run, "top")
+
+
+def fisher_random_drop(run: FinishedRun, part: str) -> float | None:
+    """The same with 5 % of their parameters drawn by lot."""
+    return _lost(run, "random")
+
+
+def _lost(run: FinishedRun, which: str) -> float:
+    return 100 * float(np.nanmean(run.replaced["intact"] - run.replaced[which]))
 
 
 def classes_per_client(run: FinishedRun, part: str) -> float | None:
@@ -189,6 +215,9 @@ SPECIAL: dict[str, Callable[[FinishedRun, str], float | None]] = {
         own_group_share,
         straggler_weight_ratio,
         straggler_trace_ratio,
+        fisher_growth,
+        fisher_top_drop,
+        fisher_random_drop,
         classes_per_client,
         train_samples,
         test_samples,
