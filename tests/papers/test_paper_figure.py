@@ -44,6 +44,28 @@ def test_points_over_a_setting_with_the_papers_numbers() -> None:
     assert curve.summary()[0] == [0.5, 50.0] and curve.paper == {0.5: 80.0, 50.0: 90.0}
 
 
+def test_bars_of_clients() -> None:
+    figure = {"chart": "bars", "x": "client", "y": "clients.accuracy_before", "panels": "columns"}
+    results = made(figure=figure)
+    shown = panels(results)
+    assert [panel.title for panel in shown] == ["α=0.5", "even"]
+    x, mean, _ = shown[0].curves["FedAvg"].summary()
+    assert x == [1, 2, 3, 4] and all(0 < value <= 100 for value in mean)
+    assert all(len(seeds) == 2 for seeds in shown[0].curves["FedAvg"].points.values())
+
+
+def test_a_curve_looks_alike_where_others_are_missing() -> None:
+    pytest.importorskip("matplotlib")
+    from idiolect.papers import paper_figure
+
+    results = made(figure={"x": "round", "y": "accuracy", "panels": "columns"})
+    shown = panels(results)
+    del shown[1].curves["FedAvg"]
+    first, second = paper_figure.draw(results, shown).axes
+    colours = {line.get_label(): line.get_color() for line in first.lines}
+    assert [line.get_color() for line in second.lines] == [colours["local"]]
+
+
 def test_a_matrix() -> None:
     rows = [{"id": "dwa", "method": "feddwa"}]
     figure = {"chart": "heatmap", "x": "partner", "y": "aggregation_weight"}

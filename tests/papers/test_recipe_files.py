@@ -37,6 +37,7 @@ MEASURED_OR_LOGGED = {
     "guidance_accuracy",
     "gradient_similarity",
     "clients.fisher_trace",
+    "clients.accuracy_before",
     "aggregation_weight",
 }
 SOURCE = re.compile(

@@ -55,6 +55,8 @@ def panels(results: Results) -> list[Panel]:
         return _matrices(results, chart, done)
     if chart.x == "round":
         return _over_rounds(results, chart, done)
+    if chart.x == "client":
+        return _over_clients(results, chart, done)
     return _over_settings(results, chart, done)
 
 
@@ -78,6 +80,23 @@ def _over_rounds(
                 panel.curve(label).points.setdefault(moment.round, []).append(moment.value)
     places = [_names(chart.y).index(panel.y) for panel in made.values()]
     return [panel for _, panel in sorted(zip(places, made.values(), strict=True), key=_first)]
+
+
+def _over_clients(
+    results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]]
+) -> list[Panel]:
+    """Every client's value in the last round, of the runs whose clients were recorded."""
+    made: dict[str, Panel] = {}
+    [y] = _names(chart.y)
+    for cell, _ in done:
+        moments = results.series(cell).get(y, [])
+        last = max((moment.round for moment in moments), default=0)
+        for moment in (m for m in moments if m.round == last and m.item):
+            title = _panel(results.recipe, chart, cell)
+            panel = made.setdefault(title, Panel(title, y))
+            curve = panel.curve(_label(results.recipe, chart, cell))
+            curve.points.setdefault(int(moment.item) + 1, []).append(moment.value)
+    return list(made.values())
 
 
 def _over_settings(

@@ -4,7 +4,8 @@ Lines differ in colour (Okabe and Ito's eight), dash and marker; bands are one s
 over seeds; the paper's own numbers are hollow diamonds.
 """
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 NARROW, WIDE = 3.35, 6.9  # inches: one column and two
+LETTERS_UP = 24  # that fit beside a panel
 FORMATS = ("pdf", "svg", "png")
 STYLE: Any = {
     "font.size": 8,
@@ -81,18 +83,24 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
         for axis in axes[len(shown) :]:
             axis.set_visible(False)
         image, scale = None, _scale(shown)
-        for panel, axis in zip(shown, axes, strict=False):
+        # A curve looks alike in all panels, also where others are missing.
+        curves = dict.fromkeys(name for panel in shown for name in panel.curves)
+        looks = {name: k for k, name in enumerate(curves)}
+        labels = [_ylabel(chart, panel, len({one.y for one in shown}) > 1) for panel in shown]
+        for k, (panel, axis) in enumerate(zip(shown, axes, strict=False)):
             axis.set_title(panel.title)
-            axis.set_xlabel(chart.xlabel or chart.x)
-            axis.set_ylabel(_ylabel(chart, panel, len({one.y for one in shown}) > 1))
+            if k + across >= len(shown):  # nothing below
+                axis.set_xlabel(chart.xlabel or chart.x)
+            if k % across == 0 or labels[k] != labels[k - 1]:
+                axis.set_ylabel(textwrap.fill(labels[k], LETTERS_UP))
             if panel.matrix is not None:
                 image = axis.imshow(panel.matrix, cmap="cividis", interpolation="nearest", **scale)
                 axis.yaxis.set_major_locator(MaxNLocator(integer=True))
                 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             elif chart.chart == "bars":
-                _bars(axis, panel)
+                _bars(axis, panel, looks)
             else:
-                _lines(axis, panel, many=chart.series == "clients")
+                _lines(axis, panel, looks, many=chart.series == "clients")
                 if chart.x == "round":
                     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         if image is not None:
@@ -133,8 +141,9 @@ def _ylabel(chart: Chart, panel: Panel, several: bool) -> str:
     return NAMES.get(name, name.replace("_", " ") + (f" ({counted})" if counted else ""))
 
 
-def _lines(axis: Any, panel: Panel, many: bool) -> None:
-    for k, curve in enumerate(panel.curves.values()):
+def _lines(axis: Any, panel: Panel, looks: Mapping[str, int], many: bool) -> None:
+    for name, curve in panel.curves.items():
+        k = looks[name]
         x, mean, spread = curve.summary()
         colour = COLOURS[k % len(COLOURS)]
         if many:
@@ -154,17 +163,18 @@ def _lines(axis: Any, panel: Panel, many: bool) -> None:
             axis.plot(
                 at, [curve.paper[p] for p in at], "d", color=colour, markersize=4.5,
                 markerfacecolor="none", linestyle="none",
-                label="paper" if k == 0 else None,
+                label="paper",
             )  # fmt: skip
     axis.grid(alpha=0.25, linewidth=0.5)
 
 
-def _bars(axis: Any, panel: Panel) -> None:
-    names = list(dict.fromkeys(x for curve in panel.curves.values() for x in curve.points))
+def _bars(axis: Any, panel: Panel, looks: Mapping[str, int]) -> None:
+    names = list(dict.fromkeys(x for curve in panel.curves.values() for x in curve.summary()[0]))
     width = 0.8 / max(1, len(panel.curves))
-    for k, curve in enumerate(panel.curves.values()):
+    for beside, (name, curve) in enumerate(panel.curves.items()):
+        k = looks[name]
         x, mean, spread = curve.summary()
-        at = [names.index(one) + (k + 0.5) * width - 0.4 for one in x]
+        at = [names.index(one) + (beside + 0.5) * width - 0.4 for one in x]
         hatch = ("", "//", "..", "xx")[k % 4]
         axis.bar(
             at, mean, width, yerr=spread, color=COLOURS[k % len(COLOURS)], hatch=hatch,
@@ -172,9 +182,10 @@ def _bars(axis: Any, panel: Panel) -> None:
         )  # fmt: skip
         known = [(a, curve.paper[one]) for a, one in zip(at, x, strict=True) if one in curve.paper]
         if known:
-            label = "paper" if k == 0 else None
-            axis.plot(*zip(*known, strict=True), "kd", markerfacecolor="none", label=label)
-    axis.set_xticks(range(len(names)), [str(name) for name in names], rotation=30, ha="right")
+            axis.plot(*zip(*known, strict=True), "kd", markerfacecolor="none", label="paper")
+    short = all(len(str(name)) <= 3 for name in names)
+    how: Any = {} if short else {"rotation": 30, "ha": "right"}
+    axis.set_xticks(range(len(names)), [str(name) for name in names], **how)
 
 
 def _legend(figure: Any, axes: Sequence[Any], chart: Chart) -> None:
