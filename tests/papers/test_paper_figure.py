@@ -52,6 +52,9 @@ def test_bars_of_clients() -> None:
     x, mean, _ = shown[0].curves["FedAvg"].summary()
     assert x == [1, 2, 3, 4] and all(0 < value <= 100 for value in mean)
     assert all(len(seeds) == 2 for seeds in shown[0].curves["FedAvg"].points.values())
+    for file in (results.folder / "series").iterdir():  # as of runs recorded before
+        file.unlink()
+    assert panels(results) == []
 
 
 def test_a_curve_looks_alike_where_others_are_missing() -> None:

@@ -141,7 +141,8 @@ class Results:
 
     def series(self, cell: Cell) -> dict[str, list[Moment]]:
         record = self.of(cell)
-        return round_series.read(self.series_file(record)) if record else {}
+        kept = record is not None and self.series_file(record).exists()
+        return round_series.read(self.series_file(record)) if record and kept else {}
 
     def series_file(self, record: Record) -> Path:
         method = record.config["method"]["name"]
