@@ -101,7 +101,7 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
                 _bars(axis, panel, looks)
             else:
                 _lines(axis, panel, looks, many=chart.series == "clients")
-                if chart.x == "round":
+                if all(isinstance(x, int) for curve in panel.curves.values() for x in curve.points):
                     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         if image is not None:
             figure.colorbar(image, ax=list(axes), shrink=0.8, label=shown[0].y.replace("_", " "))
