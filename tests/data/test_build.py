@@ -1,6 +1,8 @@
 """From config sections to a federation, and its description."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +10,23 @@ import torch
 
 from idiolect.data import build, describe, list_datasets, list_splits
 from idiolect.errors import UserError
+
+
+def test_digits_are_read_from_the_decoded_copy(tmp_path, monkeypatch):
+    """scikit-learn takes a second to import: only where there is no copy yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    program = """
+import sys
+from idiolect.data import build
+fed = build({"name": "digits"}, {"name": "iid", "clients": 2}, seed=0)
+print(int(fed.x.sum()), "sklearn" in sys.modules)
+"""
+    told = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    first, second = (one.stdout.split() for one in told)
+    assert first[0] == second[0] and (first[1], second[1]) == ("True", "False")
 
 
 def test_build_on_the_embedded_digits():
