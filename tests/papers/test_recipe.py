@@ -92,3 +92,14 @@ def test_words_of_a_recipe_are_shown_and_not_obeyed() -> None:
     assert not any(r"\input" in line for line in lines if not line.startswith("%"))
     assert r"\textbackslash{}input\{x\}\$y\$" in latex(table)
     assert "<script>" not in markdown(table)
+
+
+def test_a_row_that_lacks_seeds_is_not_the_best() -> None:
+    values = {("fedavg", "even", "protocol"): {0: 80.0, 1: 81.0},
+              ("local", "even", "protocol"): {0: 99.0}}  # fmt: skip
+    table = PaperTable(tiny(), values, {})
+    assert not any(cell.best for cell in table.cells.values())
+    values["local", "even", "protocol"][1] = 99.0
+    assert [key for key, cell in PaperTable(tiny(), values, {}).cells.items() if cell.best] == [
+        ("local", "even")
+    ]

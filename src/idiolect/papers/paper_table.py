@@ -112,13 +112,16 @@ class PaperTable:
         )
 
     def _best(self, column: RecipeColumn, values: Values) -> float | None:
-        """The best mean of a column among the paper's rows; bold only where that is an accuracy."""
-        means = []
+        """The best mean of a column among the paper's rows, bold only where that is an accuracy.
+        Rows of which seeds are missing do not compete: one seed may be a lucky one."""
+        means: dict[int, list[float]] = {}  # by number of seeds
         for row in (row for row in self.rows if not row.extra):
             metric = self.recipe.metric_of(row.id, column.id)
-            if found := values.get((row.id, column.id, metric)):
-                means += [statistics.fmean(found.values())] if unit(metric) == "%" else []
-        return max(means) if len(means) > 1 else None
+            found = values.get((row.id, column.id, metric))
+            if found and unit(metric) == "%":
+                means.setdefault(len(found), []).append(statistics.fmean(found.values()))
+        whole = means[max(means)] if means else []
+        return max(whole) if len(whole) > 1 else None
 
 
 def terminal(table: PaperTable) -> Any:
