@@ -5,6 +5,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,3 +177,30 @@ def test_a_worker_that_said_it_ends_is_given_nothing(monkeypatch: pytest.MonkeyP
     pool.give(job)
     assert first.job is None and len(pool.workers) == 2
     pool.stop(lambda worker, event: None, at_once=True)
+
+
+@pytest.mark.parametrize("first_alone", [True, False])
+def test_the_first_job_does_a_round_before_the_others_begin(first_alone: bool) -> None:
+    """On a GPU it compiles kernels until then, which the others find in the caches."""
+    from idiolect.papers import planner
+    from idiolect.papers.cells import cells
+    from idiolect.papers.results import Results
+    from idiolect.papers.runner import Runner
+
+    recipe = tiny()
+    jobs = planner.missing(Results(Path("r"), recipe), cells(recipe), Path("o")).jobs[:3]
+    runner, told = Runner(jobs, processes=2, first_alone=first_alone), []
+    give, hear = runner.pool.give, runner._told
+
+    def given(job: Any) -> None:
+        told.append("given")
+        give(job)
+
+    def heard(worker: Any, event: dict[str, Any]) -> None:
+        told.append(f"round {event['round']}" if event["event"] == "round" else event["event"])
+        hear(worker, event)
+
+    runner.pool.give, runner._told = given, heard  # type: ignore[method-assign]
+    assert not runner.run().left
+    second = [at for at, what in enumerate(told) if what == "given"][1]
+    assert ("round 1" in told[:second]) == first_alone

@@ -143,7 +143,7 @@ class Campaign:
             for cell in job.cells:
                 builder(cell.config, self.allow_code, f"recipe {job.label}")
         records = [record for one in others for record in one.records]
-        planner.estimate(jobs, records, planner.gpu_here(self.how))
+        planner.estimate(jobs, records, on_gpu := planner.gpu_here(self.how))
         values = {part.recipe.name: part.values for part in self.parts}
         order = planner.ordered(jobs, values)
         for part in self.parts:
@@ -154,7 +154,7 @@ class Campaign:
             return Outcome()
         total = clock(sum(job.seconds for job in order) / processes)
         progress.note(f"{len(order)} stacks of runs to do, estimated {total}")
-        outcome = Runner(order, processes, budget, progress, self.allow_code).run()
+        outcome = Runner(order, processes, budget, progress, self.allow_code, on_gpu).run()
         self.interrupted = outcome.interrupted
         if outcome.out_of_time:
             progress.note("the budget is spent; the same command goes on")

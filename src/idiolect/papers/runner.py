@@ -47,8 +47,12 @@ class Runner:
         budget: float | None = None,
         progress: RecipeProgress | None = None,
         allow_code: Collection[str] = (),
+        first_alone: bool = False,
     ) -> None:
+        """`first_alone`: others begin when the first job has done a round. On a GPU it compiles and
+        times kernels until then, which the others find in the caches and would only disturb."""
         self.todo = list(jobs)
+        self.waiting = first_alone
         self.progress = progress or RecipeProgress()
         self.began = time.monotonic()
         self.deadline = None if budget is None else self.began + budget
@@ -104,6 +108,8 @@ class Runner:
 
     def _hand_out(self) -> None:
         while self.todo and self.pool.free and not self._late():
+            if self.waiting and self.pool.running:
+                return
             job = self._fitting()
             if job is None:
                 self.outcome.out_of_time = not self.pool.running
@@ -136,6 +142,8 @@ class Runner:
 
     def _told(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         job, kind = worker.job, event["event"]
+        if kind not in ("ready", "note") and event.get("round") != 0:
+            self.waiting = False
         if kind == "note" and job:
             self.progress.note(f"{job.label}: {event['line']}")
         if job is None or kind in ("round", "note", "ready"):
