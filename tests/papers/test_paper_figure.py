@@ -9,7 +9,7 @@ from idiolect.papers.cells import cells
 from idiolect.papers.figure_data import panels
 from idiolect.papers.results import Results
 from idiolect.runs.execute import execute_together
-from tests.papers.tiny import tiny
+from tests.papers.tiny import TINY, tiny
 
 ROWS = [{"id": "fedavg", "label": "FedAvg", "method": "fedavg"}, {"id": "local", "method": "local"}]
 
@@ -67,6 +67,16 @@ def test_a_curve_looks_alike_where_others_are_missing() -> None:
     first, second = paper_figure.draw(results, shown).axes
     colours = {line.get_label(): line.get_color() for line in first.lines}
     assert [line.get_color() for line in second.lines] == [colours["local"]]
+
+
+def test_axes_say_what_was_measured() -> None:
+    pytest.importorskip("matplotlib")
+    from idiolect.papers import paper_figure
+
+    base = TINY["base"] | {"measure": ["train"]}
+    results = made(figure={"x": "round", "y": ["measured.train_loss", "accuracy"]}, base=base)
+    axes = paper_figure.draw(results, panels(results)).axes
+    assert [axis.get_ylabel() for axis in axes] == ["training loss", "accuracy of clients (%)"]
 
 
 def test_a_matrix() -> None:

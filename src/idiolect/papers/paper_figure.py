@@ -136,7 +136,7 @@ def _title(results: Results) -> str:
 def _ylabel(chart: Chart, panel: Panel, several: bool) -> str:
     if chart.ylabel and not several:
         return chart.ylabel
-    name = panel.y.partition(":")[0]
+    name = panel.y.partition(":")[0].removeprefix("measured.").removeprefix("clients.")
     counted = unit(panel.y)
     return NAMES.get(name, name.replace("_", " ") + (f" ({counted})" if counted else ""))
 
