@@ -91,6 +91,8 @@ def test_where_the_last_test_decides_more_tests_will_do() -> None:
         ("spfl", 3, True),
         ("plga", 4, False),
         ("plga", 12, False),
+        ("plga", 0, False),
+        ("plga", "1", False),
         ("fedas", 1, False),  # its best round would be one of others
     ]:
         plan = change(planned, "protocol", protocol)

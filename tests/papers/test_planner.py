@@ -87,3 +87,11 @@ def test_work_is_that_of_the_network() -> None:
     assert work(large) / work(small) == (64 * 64 + 64 * 10) / 640
     own = small | {"model": {"name": "mine.py:Net"}}
     assert work(own) == work(small) / 640 * planner.SMALL_NETWORK
+
+
+def test_networks_of_strange_records_are_not_built() -> None:
+    found = jobs(tiny())
+    config = found[0].cells[0].config | {"model": {"name": "mlp", "hidden": 10**12, "layers": 1}}
+    record = Record({}, config, {"seconds": 8.0}, {"device": "a processor"})
+    planner.estimate(found, [record], on_gpu=False)
+    assert not found[0].measured

@@ -80,8 +80,9 @@ def same_settings(recorded: Config, planned: Config) -> bool:
     removed since must have been off. Where the last round's test decides, a run that was tested in
     more rounds than planned will do."""
     old, new = _identity(recorded), _identity(planned)
-    if _last_test_decides(planned) and planned["eval_every"] % recorded.get("eval_every", 1) == 0:
-        old["eval_every"] = new["eval_every"]
+    every = recorded.get("eval_every")
+    if _last_test_decides(planned) and isinstance(every, int) and every > 0:
+        old["eval_every"] = new["eval_every"] if new["eval_every"] % every == 0 else every
     off = (False, None)
     if any(new[key] != v if key in new else v not in off for key, v in old.items()):
         return False

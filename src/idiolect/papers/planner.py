@@ -113,8 +113,11 @@ def without_data(config: Config) -> str:
 
 
 def estimate(jobs: Sequence[CellJob], records: Sequence[Record], on_gpu: bool) -> None:
-    """Set each job's seconds: from the speed of recorded runs like it, else from its work."""
-    known = [r for r in records if _is_gpu(r) == on_gpu and r.seconds > 0]
+    """Set each job's seconds: from the speed of recorded runs like it, else from its work. Networks
+    of other records are not even built: nobody knows who wrote them."""
+    ours = [job.cells[0].config["model"] for job in jobs]
+    like = [r for r in records if r.config.get("model") in ours]
+    known = [r for r in like if _is_gpu(r) == on_gpu and r.seconds > 0]
     for job in jobs:
         config = job.cells[0].config
         speed, job.measured = _speed(config, known)
