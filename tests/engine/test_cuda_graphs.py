@@ -177,6 +177,27 @@ def test_random_numbers_go_on_after_a_broken_capture() -> None:
     assert set(x.tolist()) == {0.0, 2.0}
 
 
+def test_a_large_client_in_a_later_round_finds_room(monkeypatch: Any) -> None:
+    """What was captured for small ones serves it too."""
+    monkeypatch.setattr(graphs, "MIN_STEPS_TO_CAPTURE", 1)
+    method = methods.build({"name": "fedavg", "lr": 0.1, "batch_size": 4, "epochs": 2})
+    federation = ragged_federation((10, 200, 12))
+    schedule, model = [[0, 2], [0, 2], [1, 2], [0, 2]], SmallNet()
+    ends = {}
+    for kind in ("loop", "stacked"):
+        sim = simulation(method, federation, model, 4, engine=kind, schedule=schedule)
+        engine: Any = sim.engine
+        if kind == "stacked":
+            engine.captured_steps = graphs.CapturedSteps(engine.samples)
+        ends[kind] = end_state(sim, 4)
+    [step] = engine.captured_steps.captured
+    steps = 2 * -(-len(federation.train[1]) // 4)
+    assert steps > 40 and step.max_steps >= steps
+    for leaf, value in ends["loop"].items():
+        if value.numel() and not leaf.startswith("metrics"):
+            torch.testing.assert_close(ends["stacked"][leaf], value, rtol=1e-9, atol=1e-10)
+
+
 def test_full_batches_have_few_widths() -> None:
     widths = range(1, 5000)
     assert all(w <= roomy(w) <= w * 1.125 for w in widths if w > 8)

@@ -27,6 +27,15 @@ class BatchPlan:
     drop_last: bool = False
     purpose: str = "train"
 
+    def count(self, samples: int, merge_single: bool = False) -> int:
+        """How many batches a client with so many samples has."""
+        if self.steps:
+            return self.steps
+        all_of_them = self.epochs * len(
+            _one_pass(samples, self.batch_size, self.drop_last, merge_single)[1]
+        )
+        return min(all_of_them, self.most) if self.most else all_of_them
+
     def table(
         self,
         y: np.ndarray,

@@ -32,7 +32,8 @@ from idiolect.engine.train import StepKind, StepState
 MIN_STEPS_TO_CAPTURE = 4  # in a round
 STACK_SIZE_RATIO = 0.8  # of a stack size to the next larger one, at least
 MIN_SIZE_GAP = 3  # clients by which a stack may shrink at once, whatever the ratio
-SPARE_ROOM = 1.3  # times the first round's need, so that a longer round fits the buffers
+SPARE_ROOM = 1.3  # times the first round's need, so that a larger round fits the buffers
+MAX_ROOM_FOR_STEPS = 1 << 30  # bytes of what the longest round's steps read
 
 
 class CapturedSteps:
@@ -53,14 +54,17 @@ class CapturedSteps:
         for step in self.captured:
             step.graphs.clear()
 
-    def find(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep:
-        """The step of an earlier round, or a new one if none has the shapes or the room."""
+    def find(
+        self, kind: StepKind, steps: Steps, state: StepState, longest: int = 0
+    ) -> CapturedStep:
+        """The step of an earlier round, or a new one if none has the shapes or the room. `longest`:
+        steps of the largest client there is, who may come in a later round."""
         given = tuple(_shapes(e) for e in (state.params, *state.extra, state.x))
         one_lr = not isinstance(state.lr, Tensor)
         key = (kind, one_lr, steps.exact, steps.usual, *given)
         found = self._by_key.get(key)
         if found is None or not found.has_room(steps, state):
-            found = CapturedStep(self, kind, steps, state)
+            found = CapturedStep(self, kind, steps, state, longest)
             self._by_key[key] = found
         return found
 
@@ -76,13 +80,16 @@ def _shapes(what: Any) -> Any:
 class CapturedStep:
     """One kind of step on fixed buffers, captured for a few stack sizes."""
 
-    def __init__(self, owner: CapturedSteps, kind: StepKind, steps: Steps, state: StepState):
+    def __init__(
+        self, owner: CapturedSteps, kind: StepKind, steps: Steps, state: StepState, longest: int
+    ):
         self.samples, self.kind, self._pool = owner.samples, kind, owner.pool
         self._forget_all = WeakMethod(owner.forget)  # a cycle would hold memory of the GPU
         self._can_be_captured = owner.pool is not None
         self._storage_version = self.samples.storage_version
         self.exact, self.width = steps.exact, steps.usual
-        self.max_steps = int(SPARE_ROOM * steps.count) + 8
+        fitting = MAX_ROOM_FOR_STEPS // (8 * 4 * steps.clients * self.width)
+        self.max_steps = max(int(SPARE_ROOM * steps.count) + 8, min(longest, fitting))
         stored = [e for e in (*state.extra, state.x) if isinstance(e, Rows)]
         self.max_rows = int(SPARE_ROOM * max([0, *(len(e.values) for e in stored)]))
         self.state = self._buffers(state)
@@ -94,7 +101,7 @@ class CapturedStep:
         self._parts = [0 if self.exact else k * self.width, k, k, k]
         self.factors = torch.zeros(self.max_steps, sum(self._parts), dtype=dtype, device=device)
         self.counter = torch.zeros(1, dtype=torch.int64, device=device)
-        self.stack_sizes = stack_sizes(k, steps.count)
+        self.stack_sizes = stack_sizes(k, max(steps.count, longest))
         # By clients in the stack; None: launched kernel by kernel.
         self.graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
 

@@ -52,7 +52,7 @@ class StackedLocal(SamplesLocal):
         state.memory = record.copied(memory, steps.order)
         state.lr = record.select(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
         with dropout_seed(how.purpose, self):
-            if captured := self._captured(kind, steps, state):
+            if captured := self._captured(kind, steps, state, how):
                 state.params = record.select(params, steps.order)
                 state = captured.run(steps, state)
                 trained = record.copied(state.params, steps.back)
@@ -102,7 +102,7 @@ class StackedLocal(SamplesLocal):
         steps, wide = self._steps(plan), self._wide(goal, self.net)
         state = self._state(record.select(params, steps.order), goal, steps)
         kind = SquaredNormStep(wide)
-        captured = None if per_sample else self._captured(kind, steps, state)
+        captured = None if per_sample else self._captured(kind, steps, state, plan)
         if captured:
             state = captured.run(steps, state)
         for step in () if captured else steps:
@@ -171,7 +171,9 @@ class StackedLocal(SamplesLocal):
         sorted_extra = tuple(record.select(e, steps.order) for e in goal.extra)
         return StepState(params, torch.zeros_like(self.sizes), sorted_extra, goal.x)
 
-    def _captured(self, kind: StepKind, steps: Steps, state: StepState) -> CapturedStep | None:
+    def _captured(
+        self, kind: StepKind, steps: Steps, state: StepState, plan: BatchPlan
+    ) -> CapturedStep | None:
         """The captured step to replay, where capturing pays."""
         # A captured step keeps labels: one whole number per sample.
         if self.samples.y.dtype != torch.int64 or self.samples.y.ndim > 1:
@@ -180,7 +182,8 @@ class StackedLocal(SamplesLocal):
             return None
         if self.captured_steps is None or steps.count < cuda_graphs.MIN_STEPS_TO_CAPTURE:
             return None
-        return self.captured_steps.find(kind, steps, state)
+        largest = max(len(rows) for rows in self.samples.parts["train"])
+        return self.captured_steps.find(kind, steps, state, plan.count(largest))
 
 
 def _cannot_fill(net: Net) -> bool:
