@@ -111,9 +111,7 @@ class Chart(Checked):
     """What a figure shows."""
 
     chart: Literal["lines", "bars", "heatmap"] = hyper("lines", "kind of figure")
-    x: str = hyper(
-        "round", "round, column, client, a setting such as stragglers.count; heatmap: its word"
-    )
+    x: str = hyper("round", "round, column, client, or a setting; heatmap: its word")
     y: str | tuple[str, ...] = hyper("accuracy", "series over rounds, a logged matrix (heatmap)")
     series: Literal["rows", "columns", "clients", "layers"] = hyper("rows", "what a line is")
     panels: Literal["none", "rows", "columns"] = hyper("none", "what a panel is")
@@ -166,8 +164,7 @@ class Recipe(Checked):
     def series_of(self, row: str, column: str) -> tuple[str, ...]:
         """Series over rounds that are stored with a cell: those this recipe draws, and those that
         others which share its runs draw."""
-        chart = self.shown
-        clients = _tuple(chart.y) if chart and chart.x == "client" else ()
+        clients = _tuple(self.shown.y) if self.shown and self.shown.x == "client" else ()
         return tuple(dict.fromkeys([*self.series, *clients, *self.drawn_of(row, column)]))
 
     def drawn_of(self, row: str, column: str) -> tuple[str, ...]:
