@@ -20,7 +20,7 @@ RECIPE, COLUMN = "fedas-table3", "b0.1-p1"
 QUICK = {
     "data": {"name": "digits"},
     "split": {"name": "dirichlet", "clients": 4, "alpha": 0.5},
-    "model": "linear",
+    "model": "mlp",
     "rounds": 1,
 }
 
@@ -82,5 +82,5 @@ def _methods(recipe: Recipe, only: str) -> list[str]:
 
 
 def _small(recipe: Recipe) -> Recipe:
-    """Embedded data and a linear model: does it run?"""
+    """Embedded data and a small network: does it run?"""
     return replace(recipe, base={**recipe.base, **QUICK}, seeds=(0, 1))
