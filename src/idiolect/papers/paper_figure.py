@@ -105,7 +105,7 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
                     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         if image is not None:
             figure.colorbar(image, ax=list(axes), shrink=0.8, label=shown[0].y.replace("_", " "))
-        _legend(figure, list(axes), chart)
+        _legend(figure, list(axes), named=len(results.recipe.rows) > 1)
         figure.suptitle(_title(results), fontsize=8)
     return figure
 
@@ -188,13 +188,13 @@ def _bars(axis: Any, panel: Panel, looks: Mapping[str, int]) -> None:
     axis.set_xticks(range(len(names)), [str(name) for name in names], **how)
 
 
-def _legend(figure: Any, axes: Sequence[Any], chart: Chart) -> None:
-    """One legend for all panels, below them."""
+def _legend(figure: Any, axes: Sequence[Any], named: bool) -> None:
+    """One legend for all panels, below them; of a single curve only where there could be more."""
     found: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    if len(found) > 1:
+    if len(found) > (0 if named else 1):
         across = 2 if len(axes) == 1 else 4
         figure.legend(
             list(found.values()), list(found), loc="outside lower center", ncols=across,
