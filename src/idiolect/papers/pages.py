@@ -37,6 +37,13 @@ class Section:
     def verdicts(self) -> list[Verdict]:
         return judge(self.recipe, cell_list.values(self.results), self.quick)
 
+    def answers(self) -> list[int]:
+        """Claims that hold, that do not hold, and that are open: all of them where it was shrunk."""
+        found = [verdict.answer for verdict in self.verdicts]
+        if self.quick:
+            return [0, 0, len(found)]
+        return [found.count(a) for a in ("holds", "does not hold", "not enough evidence")]
+
     def counts(self) -> tuple[int, int]:
         """Cells done, and all."""
         seeds = planned_seeds(self.recipe, self.quick)
@@ -69,18 +76,23 @@ def _overview(sections: Sequence[Section]) -> str:
         "paired differences\nover seeds; *open* means not enough evidence yet. QUICK rows were "
         "shrunk and are no evidence about a paper. What each\nrecipe is, what cannot be run "
         "and what differs from the papers in general: [notes.md](notes.md).\n",
+        _total(sections),
         "| recipe | what | runs | claims hold | do not hold | open |\n|---|---|--:|--:|--:|--:|",
     ]
     for one in sections:
-        answers = [verdict.answer for verdict in one.verdicts]
         done, total = one.counts()
         size = "QUICK " if one.quick else ""
         told = f"{size}{done} of {total}" if done else "none yet"
-        numbers = [answers.count(a) for a in ("holds", "does not hold", "not enough evidence")]
+        numbers = one.answers()
         name = f"[{one.recipe.name}]({one.recipe.paper}.md#{one.recipe.name})"
         cells_ = [name, one.recipe.title, told, *map(str, numbers)]
         lines.append(f"| {' | '.join(cells_)} |")
     return "\n".join(lines) + "\n"
+
+
+def _total(sections: Sequence[Section]) -> str:
+    hold, fail, open_ = (sum(each) for each in zip(*(s.answers() for s in sections), strict=True))
+    return f"Of {hold + fail + open_} claims {hold} hold, {fail} do not hold, {open_} are open.\n"
 
 
 def _page(paper: str, sections: Sequence[Section], link: Path) -> Iterator[str]:
