@@ -103,3 +103,9 @@ def test_a_row_that_lacks_seeds_is_not_the_best() -> None:
     assert [key for key, cell in PaperTable(tiny(), values, {}).cells.items() if cell.best] == [
         ("local", "even")
     ]
+
+
+def test_large_numbers_are_short() -> None:
+    values = {("fedavg", "even", "flops_per_round"): {0: 1.4454528e12, 1: 1.4454528e12}}
+    table = PaperTable(tiny(metric="flops_per_round"), values, {})
+    assert table.ours(table.cells["fedavg", "even"]) == "1.45e+12 ± 0"

@@ -15,6 +15,9 @@ Values = Mapping[tuple[str, str, str], Mapping[int, float]]
 States = Mapping[tuple[str, str], str]  # why a cell is empty: "no data", "failed", "stopped"
 
 
+LARGE = 1e6  # numbers from here on are written as 1.45e+12
+
+
 @dataclass(frozen=True)
 class TableCell:
     """Ours and the paper's number of one row and column."""
@@ -35,8 +38,9 @@ class TableCell:
             return ""
         if self.mean is None:
             return self.state or "–"
-        text = f"{self.mean:.{digits}f}"
-        return text if self.std is None else f"{text} ± {self.std:.{digits}f}"
+        form = f".{digits}f" if abs(self.mean) < LARGE else ".3g"
+        text = f"{self.mean:{form}}"
+        return text if self.std is None else f"{text} ± {self.std:{form}}"
 
     def theirs(self) -> str:
         if self.paper is None:

@@ -272,7 +272,8 @@ def _paired(a: Seeds, b: Seeds) -> dict[int, tuple[float, float]]:
 
 
 def _interval(one: Comparison) -> str:
-    return f"{one.what}: {one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}], n={one.n}"
+    form = "+.2f" if abs(one.mean) < 1e6 else "+.3g"
+    return f"{one.what}: {one.mean:{form}} [{one.low:{form}}, {one.high:{form}}], n={one.n}"
 
 
 def _more(count: int) -> str:
