@@ -38,7 +38,7 @@ class Section:
         return judge(self.recipe, cell_list.values(self.results), self.quick)
 
     def answers(self) -> list[int]:
-        """Claims that hold, that do not hold, and that are open: all of them where it was shrunk."""
+        """Claims that hold, that do not, and that are open: all of them where it was shrunk."""
         found = [verdict.answer for verdict in self.verdicts]
         if self.quick:
             return [0, 0, len(found)]
