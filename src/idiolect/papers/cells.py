@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
@@ -55,7 +55,17 @@ def cells(
         if not any(_named(r.id, c.id, [pattern]) for r, c in pairs):
             known = [*(r.id for r in rows), *(c.id for c in columns)]
             raise did_you_mean(pattern, known, f"row or column of {recipe.name}")
-    return [_cell(recipe, r, c, seed, quick, how or {}) for r, c in chosen for seed in seeds]
+    found = []
+    for r, c in chosen:
+        cell = _cell(recipe, r, c, seeds[0], quick, how or {}) if seeds else None
+        found += [_of_seed(cell, seed) for seed in seeds if cell is not None]
+    return found
+
+
+def _of_seed(cell: Cell, seed: int) -> Cell:
+    """The same cell of another seed: settings are resolved once for all."""
+    config = {**cell.config, "seed": seed} if cell.config else {}
+    return replace(cell, seed=seed, config=config)
 
 
 def count(recipe: Recipe, quick: bool = False) -> int:

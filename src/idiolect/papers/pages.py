@@ -16,7 +16,7 @@ from idiolect.papers.cells import count, planned_seeds
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.recipe import PAPERS, Recipe
 from idiolect.papers.results import Results
-from idiolect.papers.verdicts import Verdict, judge
+from idiolect.papers.verdicts import Values, Verdict, judge
 
 MARKS = {"holds": "**holds**", "does not hold": "**does not hold**"}
 WRITTEN = "<!-- written by `python -m idiolect.papers.pages`; edit the recipe, not this page -->\n"
@@ -34,8 +34,12 @@ class Section:
         return self.results.quick
 
     @cached_property
+    def values(self) -> Values:
+        return cell_list.values(self.results)
+
+    @cached_property
     def verdicts(self) -> list[Verdict]:
-        return judge(self.recipe, cell_list.values(self.results), self.quick)
+        return judge(self.recipe, self.values, self.quick)
 
     def answers(self) -> list[int]:
         """Claims that hold, that do not, and that are open: all of them where it was shrunk."""
@@ -107,7 +111,7 @@ def _recipe(one: Section, link: Path) -> Iterator[str]:
     name, folder = one.recipe.name, one.results.folder
     place = link / name / "quick" if one.quick else link / name
     option = " --quick" if one.quick else ""
-    table = PaperTable(one.recipe, cell_list.values(one.results), one.results.states(), one.quick)
+    table = PaperTable(one.recipe, one.values, one.results.states(), one.quick)
     yield paper_table.markdown(table) + "\n"
     if (folder / "figure.png").exists():
         alt = f"{PAPERS[one.recipe.paper]}, {one.recipe.title}" + (" (QUICK)" if one.quick else "")
