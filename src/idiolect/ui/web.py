@@ -179,17 +179,26 @@ class Page:
 
     async def stop(self, request: Request) -> Response:
         path = self._run(request)
-        if self.index.state(request.query_params["run"]) != "running":
+        if not await self._becomes(request.query_params["run"], "running"):
             raise UserError(f"{path.name} is not running")
         self.control.stop(path)
         return AsciiJson({"done": True})
 
     async def resume(self, request: Request) -> Response:
         path = self._run(request)
-        if self.index.state(request.query_params["run"]) != "stopped":
+        if not await self._becomes(request.query_params["run"], "stopped"):
             raise UserError(f"{path.name} is not a stopped run")
         self.control.resume(path)
         return AsciiJson({"done": True})
+
+    async def _becomes(self, run: str, state: str) -> bool:
+        """Whether a run is in this state. One that just began or ended may be seen in the other one
+        for a moment, after its page already showed it."""
+        for wait in (0.0, 0.1, 0.3, 0.6):
+            await asyncio.sleep(wait)
+            if await run_in_threadpool(self.index.state, run) == state:
+                return True
+        return False
 
     async def tags(self, request: Request) -> Response:
         self._run(request)  # a run that can be read
