@@ -184,7 +184,7 @@ def check_convolutions() -> list[dict[str, Any]]:
 
 
 def check_products() -> list[dict[str, Any]]:
-    """Both routes of a linear layer's outputs against float64."""
+    """Both routes of a linear layer's outputs, and of its step of SGD, against float64."""
     rows = []
     for k, b, i, o in (
         (100, 16, 3136, 512),
@@ -200,6 +200,11 @@ def check_products() -> list[dict[str, Any]]:
         for route, bound in (("plain", PYTORCH), ("skinny", KERNEL)):
             got = getattr(linear, route)(x.float(), w.float(), bias.float())
             rows.append(compared("linear", route, f"{k}x{b} {i}->{o}", got, true, bound))
+        g = torch.randn(k, b, o, device="cuda", generator=draw, dtype=torch.float64)
+        linear.plain_step(true := w.clone(), g, x)
+        for route, bound in (("plain", PYTORCH), ("fused", KERNEL)):
+            getattr(linear, f"{route}_step")(got := w.float(), g.float(), x.float())
+            rows.append(compared("step", route, f"{k}x{b} {i}->{o}", got, true, bound))
     return rows
 
 

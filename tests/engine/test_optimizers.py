@@ -25,6 +25,7 @@ SIZES = (24, 7, 33, 17)
 FEDERATION = ragged_federation(SIZES)
 HOW: dict[str, dict[str, Any]] = {
     "sgd": {},
+    "decay": {"weight_decay": 0.1},
     "momentum": {"momentum": 0.9},
     "adam": {"optimizer": "adam", "lr": 0.01},
     "adam, decay": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1},

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from math import log
-
 import pytest
-import torch
 
 from idiolect import methods
-from idiolect.core.task import CLASSIFICATION
 from idiolect.errors import UserError
-from idiolect.methods.fedprox import FedProx, proximal
+from idiolect.methods.fedprox import FedProx
 from tests.conftest import ENGINES, run
 from tests.methods.plain import (
     CLIENTS,
@@ -73,22 +69,6 @@ def test_strong_pull_stays() -> None:
         for _ in range(5):
             w = {n: START[n] - 0.1 * g for n, g in gradient(w, c).items()}
         assert_same(ran.up(0, "model", i), w)
-
-
-def test_only_the_leaves_of_the_anchor_are_pulled() -> None:
-    """Running statistics are measured, not pulled: they are not in the anchor."""
-    params = {"weight": torch.ones(()), "running_mean": torch.ones(())}
-    anchor = {"weight": torch.zeros(())}
-
-    class Flat:
-        task, own_loss = CLASSIFICATION, None
-
-        def __call__(self, params: dict, x: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(2, 3)
-
-    y = torch.tensor([0, 1])
-    value = proximal(Flat(), params, y, y, anchor, torch.tensor(5.0))  # type: ignore[arg-type]
-    assert value.tolist() == pytest.approx([log(3) + 2.5] * 2)
 
 
 def test_negative_mu_is_refused() -> None:

@@ -1,13 +1,14 @@
 """From a recipe to the settings of its runs, and when a recorded run is one of them."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from idiolect.errors import UserError
-from idiolect.papers.cells import cells, nested, same_settings, settings_digest
+from idiolect.papers.cells import cells, check_only, nested, same_settings, settings_digest
 from idiolect.runs.execute import execute
 from tests.papers.tiny import tiny
 
@@ -47,7 +48,16 @@ def test_only(only: list[str], places: set[tuple[str, str]]) -> None:
 
 def test_only_nothing_is_an_error() -> None:
     with pytest.raises(UserError, match="did you mean 'fedavg'"):
-        cells(tiny(), only=["fedavgg"])
+        check_only([tiny()], ["fedavgg"])
+
+
+def test_a_name_need_be_known_to_one_of_several_recipes_only() -> None:
+    other = replace(tiny(), rows=tiny().rows[:1])
+    last = tiny().rows[-1].id
+    check_only([other, tiny()], [last])
+    assert cells(other, only=[last]) == []
+    with pytest.raises(UserError, match=last):
+        check_only([other], [last])
 
 
 def test_a_wrong_setting_breaks_its_cells_only() -> None:

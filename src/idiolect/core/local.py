@@ -28,6 +28,7 @@ class Objective:
     extra: tuple[Any, ...] = ()
     x: Rows | None = None  # inputs that replace the samples'
     coupled: Coupled = False
+    pull: tuple[Tree, Tensor] | tuple[()] = ()  # to these leaves, how strongly [K]
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,19 @@ class Local(ABC):
         extra: Sequence[Any] = (),
         x: Rows | None = None,
         coupled: Coupled = False,
+        pull: tuple[Tree, Tensor] | tuple[()] = (),
         start: Tensor | int | None = None,
         report: bool = True,
         **settings: Any,
     ) -> Trained:
         """Mini-batch SGD from `params`; `settings` are the fields of `SgdSettings`. `train` names
         the leaves that move (default: all weights; statistics never do). `x` replaces the inputs.
+        `pull=(anchor, strength)` adds `strength / 2 |w - anchor|^2` over the leaves of the anchor
+        to what is minimised: by formula, so that it costs little; losses are told without it.
         With `steps`, `start` is the number of mini-batches seen before, one for all clients or one
         each (default: `steps` a round). If `report`, the loss counts in the round's training
         loss."""
-        goal = Objective(loss, self._moving(params, train), tuple(extra), x, coupled)
+        goal = Objective(loss, self._moving(params, train), tuple(extra), x, coupled, pull)
         if not goal.moving:
             return Trained(dict(params), 0 * self.sizes, 0 * self.sizes)
         if isinstance(settings["lr"], PerClient):

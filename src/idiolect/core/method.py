@@ -205,6 +205,7 @@ class Method(Checked, ABC):
     needs_classes: ClassVar[bool] = False  # samples must have one class each, see `uses_classes`
     fixed_loss: ClassVar[bool] = False  # its paper writes the loss out, see `has_fixed_loss`
     rounds_default: ClassVar[int] = 50
+    trainings: ClassVar[int] = 1  # of a whole model in a round, about: for estimates of time
     adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
 
     def over(self, rounds: int) -> Self:

@@ -2,6 +2,7 @@
 rate. All in place, so that a captured step can do it; clients that take no step stay as they are.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,9 @@ from idiolect.core import record, tree
 from idiolect.core.optimizer import BETA_1, BETA_2, CLIP_EPSILON, EPSILON, Optimizer
 from idiolect.core.tree import Tree
 from idiolect.engine.steps import Step
+
+Pull = tuple[Tree, Tensor]  # the leaves that others are pulled to, and how strongly [k]
+NO_PULL: Pull = ({}, torch.zeros(()))
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,10 @@ class Descent:
         return self.optimizer != "sgd"
 
     @property
-    def plain(self) -> bool:
-        """The step is the gradient times the learning rate and nothing else."""
-        return not (self.adaptive or self.weight_decay or self.momentum or self.clip)
+    def scales(self) -> bool:
+        """The loss may be multiplied by the learning rate instead of its gradient: what else
+        there is to a step is a multiple of the weights."""
+        return not (self.adaptive or self.momentum or self.clip)
 
     def memory(self, moving: Tree) -> Tree:
         """What it remembers of these leaves, before the first step."""
@@ -40,14 +45,29 @@ class Descent:
             return parts | {"taken": like.new_zeros(len(like))}
         return {f"velocity/{n}": torch.zeros_like(v) for n, v in moving.items() if self.momentum}
 
+    def shrink(self, part: Tree, names: Collection[str], length: Tensor, pull: Pull) -> None:
+        """The share of weight decay and pull in a step of `length` `[k]`, in place."""
+        anchor, strength = pull
+        for n in names:
+            w, towards = part[n], anchor.get(n)
+            if towards is None:
+                if self.weight_decay:
+                    w.mul_(tree.column(1 - length * self.weight_decay, w))
+                continue
+            rate = strength + self.weight_decay
+            if self.weight_decay:
+                towards = towards * tree.column(strength / rate, w)
+            w.lerp_(towards, tree.column(length * rate, w))
+
     def descend(
-        self, step: Step, lr: float | Tensor, memory: Tree, part: Tree, grads: Tree
+        self, step: Step, lr: float | Tensor, memory: Tree, part: Tree, grads: Tree, pull: Pull
     ) -> None:
         """Move the clients of the step, whose rows `part` holds, against their gradients."""
+        anchor, strength = pull
+        for n in anchor:
+            away = tree.column(strength, part[n]) * (part[n] - anchor[n])
+            grads[n] = grads[n] + away if n in grads else away
         moved, delta = [part[n] for n in grads], list(grads.values())
-        if self.plain:  # the gradients have the length of the step
-            torch._foreach_sub_(moved, delta)
-            return
         if self.clip:
             delta = self._clipped(delta)
         if self.weight_decay and self.optimizer != "adamw":

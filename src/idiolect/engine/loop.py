@@ -47,7 +47,8 @@ class LoopLocal(SamplesLocal):
                     grads = torch.autograd.grad(value, wrt, allow_unused=True)
                     w = {n: v.detach() for n, v in w.items()}
                     known = zip(goal.moving, grads, strict=True)
-                    w |= _descended(w, {n: g for n, g in known if g is not None}, memory, how, lr)
+                    found = {n: g for n, g in known if g is not None}
+                    w |= _descended(w, _pulled(goal, w, found), memory, how, lr)
                     total = total + value.detach() * len(batch)
                     seen += len(batch)
                 if how.after is not None:
@@ -138,6 +139,15 @@ class LoopEngine(Engine):
                 correct[k] += found if correct.ndim > 1 else found[0]
                 loss[k] += self.task.test_loss(logits, y, "sum").cpu()
         return correct, loss
+
+
+def _pulled(goal: Objective, w: Tree, grads: Tree) -> Tree:
+    """The gradients with those of `strength / 2 |w - anchor|^2`."""
+    if not goal.pull:
+        return grads
+    anchor, strength = tree.client(goal.pull[0], 0), goal.pull[1][0]
+    pulled = [n for n in goal.moving if n in anchor]
+    return grads | {n: grads.get(n, 0) + strength * (w[n] - anchor[n]) for n in pulled}
 
 
 def _descended(w: Tree, grads: Tree, memory: Tree, how: SgdSettings, lr: float) -> Tree:

@@ -47,7 +47,7 @@ class StackedLocal(SamplesLocal):
         steps = self._steps(how, exact, start.tolist(), goal.coupled)
         wide = self._wide(goal, self.train_net)
         descent = Descent(how.optimizer, how.weight_decay, how.momentum, how.clip)
-        kind = SgdStep(wide, how.repeat, descent, how.after)
+        kind = SgdStep(wide, how.repeat, descent, how.after, bool(goal.pull))
         state = self._state(params, goal, steps)
         state.memory = record.copied(memory, steps.order)
         state.lr = record.select(how.lr, steps.order) if isinstance(how.lr, Tensor) else how.lr
@@ -167,8 +167,9 @@ class StackedLocal(SamplesLocal):
         return StackedLoss(goal.loss, net, self.samples, tuple(goal.moving), goal.coupled)
 
     def _state(self, params: Tree, goal: Objective, steps: Steps) -> StepState:
-        """`params` as they are, the extra arguments of the loss in the order of the stack."""
-        sorted_extra = tuple(record.select(e, steps.order) for e in goal.extra)
+        """`params` as they are, the extra arguments of the loss in the order of the stack; then
+        what the models are pulled to."""
+        sorted_extra = tuple(record.select(e, steps.order) for e in (*goal.extra, *goal.pull))
         return StepState(params, torch.zeros_like(self.sizes), sorted_extra, goal.x)
 
     def _captured(

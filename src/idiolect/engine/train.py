@@ -8,6 +8,7 @@ handle on its data, or whether steps are captured.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +22,8 @@ from idiolect.core.net import Net
 from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
 from idiolect.engine import layers
-from idiolect.engine.descent import Descent
+from idiolect.engine.descent import NO_PULL, Descent, Pull
+from idiolect.engine.layers.linear import StepsInside
 from idiolect.engine.samples import Samples
 from idiolect.engine.steps import Step
 
@@ -32,7 +34,7 @@ class StepState:
 
     params: Tree  # [K, ...] the models, changed in place
     total: Tensor  # [K] what the steps sum up
-    extra: tuple[Any, ...] = ()  # of the loss: [K, ...] trees and tensors, or `Rows`
+    extra: tuple[Any, ...] = ()  # of the loss: [K, ...] trees and tensors, or `Rows`; a `Pull`
     x: Rows | None = None  # inputs that replace the samples'
     lr: float | Tensor = 0.0  # one for all, or [K]
     memory: Tree = field(default_factory=dict)  # [K, ...] of the optimizer (core/optimizer.py)
@@ -112,34 +114,51 @@ class SgdStep:
     repeat: int
     descent: Descent
     after: Callable[..., Tree] | None
+    pulled: bool = False  # the last two of the extra arguments are a `Pull`
 
     def memory(self, params: Tree) -> Tree:
         return self.descent.memory(tree.pick(params, self.loss.moving))
 
     def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
-        """Gradients of plain steps come out with the length of the step, which saves two passes
+        """Gradients come out with the length of the step where they may, which saves two passes
         over all parameters."""
-        return lr * keep if self.descent.plain else keep
+        return lr * keep if self.descent.scales else keep
 
     def step(self, step: Step, state: StepState) -> None:
+        extra, pull = self._extra(step, state)
         scale = step.loss_scale
-        lr = _lr_of(step, state)
-        if scale is None and self.descent.plain:
-            scale = self.loss_scale(lr, torch.ones_like(step.size))
+        if scale is None:
+            scale = self.loss_scale(_lr_of(step, state), torch.ones_like(step.size))
         for _ in range(self.repeat):
             part = record.select(state.params, step.who)
-            value, grads = self.loss.value_and_grad(part, step, state.extra, state.x, scale)
-            moved = {n: g for n, g in zip(self.loss.moving, grads, strict=True) if g is not None}
-            self.descent.descend(step, lr, state.memory, part, moved)
+            moving = tree.pick(part, self.loss.moving)
+            inside = StepsInside(moving) if self.descent.scales else None
+            with inside or nullcontext():
+                value, grads = self.loss.value_and_grad(part, step, extra, state.x, scale)
+            known = {n: g for n, g in zip(self.loss.moving, grads, strict=True) if g is not None}
+            if inside is None:
+                self.descent.descend(step, _lr_of(step, state), state.memory, part, known, pull)
+            else:
+                gone = [n for n in moving if n in known or n in inside.names or n in pull[0]]
+                self.descent.shrink(part, gone, scale, pull)
+                torch._foreach_sub_([part[n] for n in known], list(known.values()))
+                inside.take()
             record.put(state.params, step.who, part)
             state.total[step.who] += value * step.size
         if self.after is not None:
             part = record.select(state.params, step.who)
-            more = (step.part_of(e) for e in state.extra)
+            more = (step.part_of(e) for e in extra)
             for n, v in torch.vmap(self.after)(part, *more).items():
                 if step.keep is not None:
                     v = torch.where(tree.column(step.keep.bool(), v), v, part[n])
                 state.params[n][step.who] = v
+
+    def _extra(self, step: Step, state: StepState) -> tuple[tuple[Any, ...], Pull]:
+        """The extra arguments of the loss, and what the clients of the step are pulled to."""
+        if not self.pulled:
+            return state.extra, NO_PULL
+        anchor, strength = (step.part_of(e) for e in state.extra[-2:])
+        return state.extra[:-2], (tree.pick(anchor, self.loss.moving), strength)
 
 
 def _lr_of(step: Step, state: StepState) -> float | Tensor:

@@ -49,6 +49,7 @@ class APFL(FedAvg):
     paper = "Deng et al., Adaptive Personalized Federated Learning"
     year = 2020
     personal_part = "a second whole model, and alpha"
+    trainings = 2
 
     def client_init(self, start: Tree, local: Local) -> Record:
         alpha = local.each(self.alpha)

@@ -17,7 +17,6 @@ from typing import Any, Literal
 from idiolect.core import tree
 from idiolect.core.method import Local, Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
-from idiolect.methods.fedprox import proximal
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Ditto(FedAvg):
     paper = "Li et al., Ditto: Fair and Robust FL Through Personalization"
     year = 2021
     personal_part = "a second whole model"
+    trainings = 2
 
     def client_init(self, start: Tree, local: Local) -> Record:
         return {"model": start}
@@ -53,8 +53,7 @@ class Ditto(FedAvg):
         if self.personal_epochs:
             how |= {"epochs": self.personal_epochs, "steps": 0}
         anchor = tree.pick(towards, local.net.weights)
-        pull = local.each(self.lam)
-        return self.train(local, own, proximal, extra=(anchor, pull), **how)
+        return self.train(local, own, pull=(anchor, local.each(self.lam)), **how)
 
     def personal(self, down: Record, mine: Record) -> Tree:
         return mine["model"]

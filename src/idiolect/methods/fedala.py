@@ -62,6 +62,7 @@ class FedALA(FedAvg):
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized FL"
     year = 2023
     personal_part = "the mixture of own and global model, and its weights W"
+    trainings = 2
     also_sent = ("model: all", "personal: all")  # the last trained model, mixed next time
 
     def client_init(self, start: Tree, local: Local) -> Record:

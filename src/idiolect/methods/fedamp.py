@@ -27,7 +27,6 @@ from torch import Tensor
 
 from idiolect.core import tree
 from idiolect.core.method import Down, Ids, Local, Net, Record, Server, Table, Tree, Ups, hyper
-from idiolect.methods.fedprox import proximal
 from idiolect.methods.local import LocalOnly
 
 
@@ -59,8 +58,7 @@ class FedAMP(LocalOnly):
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         cloud = tree.pick(down["cloud"], local.net.weights)
         start = mine["model"] if self.start == "own" else mine["model"] | cloud
-        strength = local.each(self.lam / self.alpha)
-        model = self.train(local, start, proximal, extra=(cloud, strength))
+        model = self.train(local, start, pull=(cloud, local.each(self.lam / self.alpha)))
         return {"model": tree.pick(model, local.net.weights)}, {"model": model}
 
     def aggregate(self, server: Server, ups: Ups) -> None:

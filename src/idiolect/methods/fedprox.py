@@ -9,18 +9,9 @@ partial work; here who is late is a matter of the schedule.
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from idiolect.core import tree
-from idiolect.core.method import Local, Net, Record, Tree, cross_entropy, hyper
+from idiolect.core.method import Local, Record, hyper
 from idiolect.methods.fedavg import FedAvg
-
-
-def proximal(net: Net, params: Tree, x: Tensor, y: Tensor, anchor: Tree, pull: Tensor) -> Tensor:
-    """Cross-entropy plus `pull / 2 |w - anchor|^2` over the leaves of the anchor."""
-    gap = torch.stack([(params[n] - anchor[n]).square().sum() for n in anchor]).sum()
-    return cross_entropy(net, params, x, y) + 0.5 * pull * gap
 
 
 @dataclass(frozen=True)
@@ -35,5 +26,5 @@ class FedProx(FedAvg):
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         anchor = tree.pick(down["model"], local.net.weights)
-        pull = local.each(self.mu)
-        return {"model": self.train(local, down["model"], proximal, extra=(anchor, pull))}, mine
+        pull = (anchor, local.each(self.mu))
+        return {"model": self.train(local, down["model"], pull=pull)}, mine

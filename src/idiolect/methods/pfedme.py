@@ -18,18 +18,21 @@ K 2; FedDWA's has lambda 1, K 5, beta 1). beta = 0, a default elsewhere, freezes
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Local, Net, Record, Server, Tree, Ups, hyper
+from idiolect.core.method import Local, Net, Record, Server, Tree, Ups, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
-from idiolect.methods.fedprox import proximal
 
 
 def moreau(net: Net, params: Tree, x: Tensor, y: Tensor, lam: Tensor, step: Tensor) -> Tensor:
-    """`f(theta) + lambda/2 |theta - w|^2`, a function of theta (Eq. 3)."""
+    """`f(theta) + lambda/2 |theta - w|^2`, a function of theta (Eq. 3). w moves after every
+    mini-batch, so this is no pull to a fixed point."""
     both = tree.nest(params)
-    return proximal(net, both["theta"], x, y, both["w"], lam)
+    theta, w = both["theta"], both["w"]
+    gap = torch.stack([(theta[n] - w[n]).square().sum() for n in w]).sum()
+    return cross_entropy(net, theta, x, y) + 0.5 * lam * gap
 
 
 def follow(params: Tree, lam: Tensor, step: Tensor) -> Tree:

@@ -10,7 +10,7 @@ from typing import Any
 from idiolect.core import files
 from idiolect.errors import UserError
 from idiolect.papers import cell_list, paper_figure, paper_table, planner
-from idiolect.papers.cells import cells
+from idiolect.papers.cells import cells, check_only
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.planner import Missing
 from idiolect.papers.recipe import Recipe
@@ -132,6 +132,7 @@ class Campaign:
         self.recipes, self.root, self.out, self.quick = recipes, results, out, quick
         self.seeds, self.only, self.how = seeds, only, dict(how or {})
         self.interrupted = False
+        check_only(recipes, only, quick)
         self.parts = [self._part(recipe) for recipe in recipes]
 
     def run(self, processes: int, budget: float | None, progress: RecipeProgress) -> Outcome:
@@ -146,6 +147,8 @@ class Campaign:
         planner.estimate(jobs, records, on_gpu := planner.gpu_here(self.how))
         values = {part.recipe.name: part.values for part in self.parts}
         order = planner.ordered(jobs, values)
+        if budget is None and processes > 1:  # all will be done: no long one at the end, alone
+            order.sort(key=lambda job: -job.seconds)
         for part in self.parts:
             for line in part.missing_lines():
                 if not line.startswith("missing"):

@@ -48,18 +48,24 @@ def cells(
     """All cells, or those that `only` names; `how`: settings such as device and dtype."""
     seeds = planned_seeds(recipe, quick) if seeds is None else seeds
     recipe = recipe.shrunk() if quick else recipe
-    rows, columns = recipe.rows, recipe.columns
-    pairs = _places(recipe)
-    chosen = [(r, c) for r, c in pairs if _named(r.id, c.id, only)]
-    for pattern in only:
-        if not any(_named(r.id, c.id, [pattern]) for r, c in pairs):
-            known = [*(r.id for r in rows), *(c.id for c in columns)]
-            raise did_you_mean(pattern, known, f"row or column of {recipe.name}")
     found = []
-    for r, c in chosen:
+    for r, c in _places(recipe):
+        if not _named(r.id, c.id, only):
+            continue
         cell = _cell(recipe, r, c, seeds[0], quick, how or {}) if seeds else None
         found += [_of_seed(cell, seed) for seed in seeds if cell is not None]
     return found
+
+
+def check_only(recipes: Sequence[Recipe], only: Sequence[str], quick: bool = False) -> None:
+    """Each of the names must be a row, a column or a cell of one of the recipes."""
+    sizes = [recipe.shrunk() if quick else recipe for recipe in recipes]
+    places = [(r.id, c.id) for recipe in sizes for r, c in _places(recipe)]
+    for pattern in only:
+        if not any(_named(row, column, [pattern]) for row, column in places):
+            known = list(dict.fromkeys(name for place in places for name in place))
+            names = ", ".join(recipe.name for recipe in recipes)
+            raise did_you_mean(pattern, known, f"row or column of {names}")
 
 
 def _of_seed(cell: Cell, seed: int) -> Cell:

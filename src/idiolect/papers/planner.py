@@ -154,6 +154,7 @@ def ordered(jobs: Sequence[CellJob], values: Mapping[str, Values]) -> list[CellJ
 def work(config: Config) -> float:
     """Multiplications of a run's training, about."""
     from idiolect.data import datasets
+    from idiolect.methods import REGISTRY
 
     method, split = config["method"], config["split"]
     dataset = datasets.dataset(config["data"])
@@ -170,6 +171,8 @@ def work(config: Config) -> float:
     samples *= _products(json.dumps(config["model"]), *known)
     if config.get("measure", {}).get("flops"):  # client by client, every operation through Python
         samples *= COUNTING
+    known_method = REGISTRY.get(method["name"])
+    samples *= known_method.trainings if known_method else 1
     return max(1.0, samples * config["rounds"] * config["participation"].get("rate", 1.0))
 
 

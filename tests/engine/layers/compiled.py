@@ -69,7 +69,7 @@ class Launch:
 def main() -> None:
     seen: dict[str, Any] = {}
     for room, names in (
-        (triton_kernels, ("_outputs", "_to_weights")),
+        (triton_kernels, ("_outputs", "_to_weights", "_step")),
         (triton_pool, ("_pool", "_move")),
     ):
         for name in names:
@@ -81,6 +81,9 @@ def main() -> None:
     for precision in ("tf32x3", "tf32"):
         y = triton_kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, precision)
         triton_kernels.to_weights(x, y, w.shape[3:], how, precision)
+        weights = torch.empty(k, 512, 1600, device="meta")
+        g, inputs = (torch.empty(k, b, n, device="meta") for n in (512, 1600))
+        triton_kernels.step(weights, g, inputs, precision)
     small, where = triton_pool.pool(y, 2)
     triton_pool.unpool(where, small, y.shape[-2:], 2)
     print(json.dumps(seen))

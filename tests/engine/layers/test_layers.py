@@ -258,6 +258,19 @@ def test_kernel_of_a_skinny_product(batch: int, inputs: int, outputs: int) -> No
 
 
 @needs_triton
+@pytest.mark.parametrize(("batch", "inputs", "outputs"), [(3, 70, 5), (10, 200, 130), (20, 33, 40)])
+def test_kernel_of_a_step(batch: int, inputs: int, outputs: int) -> None:
+    torch.manual_seed(0)
+    w = torch.randn(2, outputs, inputs)
+    g, x = torch.randn(2, batch, outputs), torch.randn(2, batch, inputs)
+    true, ours = w.clone(), w.clone()
+    linear.plain_step(true, g, x)
+    linear.fused_step(ours, g, x)
+    torch.testing.assert_close(true, w - torch.einsum("kbo,kbi->koi", g, x))
+    torch.testing.assert_close(ours, true, rtol=1e-5, atol=1e-5)
+
+
+@needs_triton
 @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(("shape", "side"), [((2, 3, 4, 6), 2), ((3, 2, 7, 10), 3)])
 def test_pooling_breaks_ties_as_pytorch_does(

@@ -1,17 +1,26 @@
 """Linear layers of K clients: batched products whose gradients lie in memory as the weights do.
 
 Few samples times large weights, K times over, is a shape PyTorch's batched product is slow at; on a
-GPU the outputs come from our own kernel where that is faster.
+GPU the outputs come from our own kernel where that is faster. SGD takes its step inside the product
+that would be the gradient (`StepsInside`).
 """
 
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idiolect.core.tree import Tree
 from idiolect.engine.layers.autotune import AUTOTUNER, about
-from idiolect.engine.layers.stack_function import Stacked, fused, precision, same_for_all
+from idiolect.engine.layers.stack_function import (
+    Stacked,
+    fused,
+    in_transform,
+    precision,
+    same_for_all,
+)
 
 MAX_BATCH_FOR_OUR_KERNEL = 64  # samples
 
@@ -58,6 +67,60 @@ def _ours(x: Tensor) -> bool:
     return x.is_cuda and x.dtype == torch.float32 and few and fused() is not None
 
 
+class StepsInside:
+    """Steps of SGD that linear layers take themselves. Inside `with`, a layer hands over the two
+    factors of what would be the gradient of one of these weights; `take` subtracts their product
+    from the weights in place. Never written down, the gradient costs no pass over memory."""
+
+    def __init__(self, weights: Tree):
+        self._leaf = {w.untyped_storage().data_ptr(): n for n, w in weights.items()}
+        self._products: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.names: set[str] = set()  # of the weights that have such a step
+
+    def __enter__(self) -> Self:
+        self._before = _steps_inside.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _steps_inside.reset(self._before)
+
+    def takes(self, w: Tensor) -> bool:
+        """One of the weights itself, not something computed from them."""
+        if in_transform() or not w.is_contiguous():
+            return False
+        return w.untyped_storage().data_ptr() in self._leaf
+
+    def add(self, w: Tensor, g: Tensor, x: Tensor) -> None:
+        self.names.add(self._leaf[w.untyped_storage().data_ptr()])
+        self._products.append((w.detach(), g, x))
+
+    def take(self) -> None:
+        for w, g, x in self._products:
+            step(w, g, x)
+
+
+_steps_inside: ContextVar[StepsInside | None] = ContextVar("steps_inside", default=None)
+
+
+def step(w: Tensor, g: Tensor, x: Tensor) -> None:
+    """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place."""
+    if not _ours(x):
+        plain_step(w, g, x)
+        return
+    case = ("step", precision(), *about(x.shape), *w.shape[1:])
+    ways = {"plain": plain_step, "fused": fused_step}
+    tried = {name: lambda w, g, x, do=do: do(w.clone(), g, x) for name, do in ways.items()}
+    ways[AUTOTUNER.fastest(case, tried, (w, g, x))](w, g, x)
+
+
+def plain_step(w: Tensor, g: Tensor, x: Tensor) -> None:
+    w.baddbmm_(g.transpose(1, 2), x, alpha=-1)
+
+
+def fused_step(w: Tensor, g: Tensor, x: Tensor) -> None:
+    fused().step(w, g.contiguous(), x.contiguous(), precision())
+
+
 class Product(Stacked):
     """`x [K, B, I]`, `w [K, O, I]` -> `[K, B, O]`."""
 
@@ -73,12 +136,17 @@ class Product(Stacked):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias = inputs
         ctx.biased = bias is not None
+        inside = _steps_inside.get()
+        ctx.inside = inside if inside is not None and inside.takes(w) else None
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         to_x, to_w, to_bias = ctx.needs_input_grad
+        if to_w and ctx.inside is not None and not torch.is_grad_enabled():
+            ctx.inside.add(w, g, x)
+            to_w = False
         return (
             torch.bmm(g, w) if to_x else None,
             torch.bmm(g.transpose(1, 2), x) if to_w else None,

@@ -168,6 +168,27 @@ def _to_weights(
     tl.store(w + to, acc, (r < R)[:, None] & (o < O)[None, :])
 
 
+@triton.jit(do_not_specialize=["B"])
+def _step(
+    w, g, x, B,
+    O: tl.constexpr, I: tl.constexpr, BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    k = tl.program_id(2).to(tl.int64)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    i = tl.program_id(0) * BI + tl.arange(0, BI)
+    b = tl.arange(0, BB)
+    left = tl.load(
+        g + k * B * O + b[None, :] * O + o[:, None], (b < B)[None, :] & (o < O)[:, None], 0.0
+    )
+    right = tl.load(
+        x + k * B * I + b[:, None] * I + i[None, :], (b < B)[:, None] & (i < I)[None, :], 0.0
+    )
+    at = w + k * O * I + o[:, None] * I + i[None, :]
+    there = (o < O)[:, None] & (i < I)[None, :]
+    tl.store(at, tl.load(at, there) - tl.dot(left, right, input_precision=PRECISION), there)
+
+
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
 POINTWISE = ((1, 1), (0, 0), (1, 1))
 
@@ -225,6 +246,16 @@ def skinny(x: Tensor, w: Tensor, precision: str) -> Tensor:
     weights over all places."""
     x, w = x[:, None, ..., None], w[:, None, ..., None]
     return _sums(x, w, torch.Size((1, 1)), POINTWISE, precision, False, False)[..., 0, 0]
+
+
+def step(w: Tensor, g: Tensor, x: Tensor, precision: str) -> None:
+    """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place, for few samples
+    B: one pass over the weights."""
+    (clients, o, i), batch = w.shape, x.shape[1]
+    rows, columns = _width(o), 2 * _width(i)
+    _step[(triton.cdiv(i, columns), triton.cdiv(o, rows), clients)](
+        w, g, x, batch, o, i, _width(batch), rows, columns, precision, num_warps=4
+    )
 
 
 def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:

@@ -1,0 +1,104 @@
+"""Linear layers that take their step of SGD inside the product that would be its gradient: on a GPU
+they do, here they are made to on a CPU. The numbers must not move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from idiolect import methods
+from idiolect.engine import layers, stacked
+from idiolect.engine.layers import linear
+from idiolect.engine.layers.linear import StackedLinear, StepsInside
+from tests.test_every_method import METHODS, begin, close, finish
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """Shapes of the weights that stepped so."""
+    seen: list[torch.Size] = []
+
+    def install(module: Any, device: Any) -> None:
+        for layer in module.modules():
+            if StackedLinear.replaces(layer):
+                layer.__class__ = StackedLinear
+
+    def step(w: Tensor, g: Tensor, x: Tensor) -> None:
+        seen.append(w.shape)
+        linear.plain_step(w, g, x)
+
+    monkeypatch.setattr(stacked.layers, "install", install)
+    monkeypatch.setattr(linear, "step", step)
+    assert layers.install is install
+    return seen
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_ends_where_the_loop_does(name: str, products: list[torch.Size]) -> None:
+    loop, ours = finish(begin(name, engine="loop")), finish(begin(name))
+    assert loop[0].keys() == ours[0].keys()
+    for leaf in loop[0]:
+        close(loop[0][leaf], ours[0][leaf], f"{name}: {leaf}")
+
+
+@pytest.mark.parametrize("how", [{}, {"weight_decay": 0.1}, {"momentum": 0.9}, {"clip": 1.0}])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_steps_are_taken_by_the_layers(
+    name: str, how: dict[str, float], products: list[torch.Size]
+) -> None:
+    """Two layers in every step; with momentum and for clipping gradients are needed."""
+    method = methods.build({"name": name, "batch_size": 8, **how})
+    loop, ours = begin(method, engine="loop"), begin(method)
+    products.clear()  # of a first try whether the model can be stacked
+    ours.step()
+    apart = "momentum" in how or "clip" in how
+    assert {shape[1:] for shape in products} == (set() if apart else {(8, 144), (5, 8)})
+    loop.step()
+    for leaf, true in loop.state()[0].items():
+        close(true, ours.state()[0][leaf], leaf)
+
+
+def test_only_the_weights_themselves_step() -> None:
+    """What was computed from them passes its gradient on."""
+    torch.manual_seed(0)
+    w = torch.randn(2, 4, 3, dtype=torch.float64)
+    x, g = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(2, 5, 4, dtype=torch.float64)
+    leaf = w.clone().requires_grad_()
+    with StepsInside({"w": leaf.detach()}) as inside:
+        out = linear.Product.apply(x, 2 * leaf, None)
+        (grad,) = torch.autograd.grad(out, leaf, g)
+    inside.take()
+    assert torch.equal(leaf, w) and not inside.names
+    torch.testing.assert_close(grad, 2 * torch.bmm(g.transpose(1, 2), x))
+
+
+def test_used_twice_it_steps_twice() -> None:
+    torch.manual_seed(0)
+    w = torch.randn(2, 3, 3, dtype=torch.float64)
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+
+    def twice(w: Tensor) -> Tensor:
+        y = linear.Product.apply(linear.Product.apply(x, w, None).tanh(), w, None)
+        return (y.square().sum() + w.square().sum()).reshape(())
+
+    (true,) = torch.autograd.grad(twice(leaf := w.clone().requires_grad_()), leaf)
+    ours = w.clone()
+    with StepsInside({"w": ours}) as inside:
+        leaf = ours.detach().requires_grad_()
+        (rest,) = torch.autograd.grad(twice(leaf), leaf)
+    assert torch.equal(ours, w) and inside.names == {"w"}  # nothing moves before
+    inside.take()
+    torch.testing.assert_close(rest, 2 * w)  # of the second term, which is no layer's
+    torch.testing.assert_close(ours - rest, w - true)
+
+
+def test_second_derivatives_go_through_the_gradient() -> None:
+    w = torch.ones(1, 2, 2, dtype=torch.float64)
+    with StepsInside({"w": w}) as inside:
+        leaf = w.detach().requires_grad_()
+        out = linear.Product.apply(torch.ones(1, 3, 2, dtype=torch.float64), leaf, None)
+        (grad,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
+    assert grad.requires_grad and not inside.names
