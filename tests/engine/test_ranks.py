@@ -18,7 +18,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idiolect.core.tree import Tree
-from idiolect.engine.ranks import CPU, Ranks, _gather, _layout, by_itself, gpu_of_this_rank, joined
+from idiolect.engine.ranks import (
+    CPU,
+    Ranks,
+    _as_bytes,
+    _gather,
+    _layout,
+    by_itself,
+    gpu_of_this_rank,
+    joined,
+)
 from idiolect.errors import UserError
 from idiolect.runs import build, checkpoint, directory, history
 from idiolect.runs import execute as runs
@@ -293,3 +302,10 @@ def test_records_travel_between_gpus_as_they_are() -> None:
     for name, value in leaves.items():
         back = value if name == "nothing/" else value[[1, 2, 0]]
         assert found[name].dtype == value.dtype and torch.equal(found[name].cpu(), back.cpu())
+
+
+def test_rows_of_one_value_become_bytes_however_they_lie() -> None:
+    """PyTorch calls a column contiguous whatever the step within its rows of one."""
+    values = torch.arange(5, dtype=torch.float64)
+    column = values.as_strided((5, 1), (1, 5))
+    assert torch.equal(_as_bytes(column).view(torch.float64)[:, 0], values)

@@ -93,7 +93,7 @@ def cross_entropy(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:
     classes, the squared error in regression; the user's own where there is one."""
     if net.own_loss is not None:
         return net.own_loss(net, params, x, y)
-    return net.task.loss(net(params, x), y)
+    return net.loss_of(net(params, x), y)
 
 
 def features(net: Net, params: Tree, x: Tensor, y: Tensor) -> Tensor:

@@ -67,6 +67,7 @@ class Net:
     products: torch.dtype | None = None  # what it computes in, if not in the type of its leaves
     task = CLASSIFICATION  # what its outputs mean
     own_loss: Callable[..., Tensor] | None = None  # of the user, instead of the task's
+    class_loss: Callable[..., Tensor] | None = None  # an engine's own way to the task's
     draws = True  # may ask PyTorch for random numbers in training (dropout): so unless known better
 
     def __init__(self, module: nn.Module, *, training: bool = False):
@@ -108,6 +109,12 @@ class Net:
         if name in ("head", "body", "_head", "_head_name", "_prefix"):
             raise UserError(f"{self._doubt}; {NAME_IT}")
         raise AttributeError(name)
+
+    def loss_of(self, out: Tensor, y: Tensor) -> Tensor:
+        """The loss of the task, one value per sample."""
+        if self.class_loss is not None and self.task.has_classes:
+            return self.class_loss(out, y)
+        return self.task.loss(out, y)
 
     @property
     def couples(self) -> bool:

@@ -165,7 +165,10 @@ def _gather(
 
 def _as_bytes(x: Tensor) -> Tensor:
     k = len(x)
-    return x.reshape(k, x.numel() // k).contiguous().view(torch.uint8)
+    rows = x.reshape(k, x.numel() // k).contiguous()
+    if rows.stride(-1) != 1:  # one column: it may lie anyhow and still be called contiguous
+        rows = rows.clone(memory_format=torch.contiguous_format)
+    return rows.view(torch.uint8)
 
 
 @contextmanager

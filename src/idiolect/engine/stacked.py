@@ -12,7 +12,8 @@ from idiolect.core.tree import Tree
 from idiolect.engine import layers
 from idiolect.engine.cuda_graphs import CapturedSteps
 from idiolect.engine.engine import Engine
-from idiolect.engine.layers import conv
+from idiolect.engine.layers import conv, loss
+from idiolect.engine.layers.stack_function import fused
 from idiolect.engine.samples import Part, SampleWindow
 from idiolect.engine.samples_local import EVAL_BATCH
 from idiolect.engine.stacked_local import StackedLocal
@@ -36,6 +37,8 @@ class StackedEngine(Engine):
         self._plain = self._values()
         for net in (self.net, self.train_net):
             layers.install(net.module, self.device)
+            if self.device.type == "cuda" and fused() is not None:
+                net.class_loss = loss.of_samples
         self.misfit = self._other_values()
         self.narrow = self._large_images()
         if self.narrow:

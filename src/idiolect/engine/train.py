@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from idiolect.core import record, tree
 from idiolect.core.local import Coupled, Loss
@@ -23,7 +24,7 @@ from idiolect.core.record import Rows
 from idiolect.core.tree import Tree
 from idiolect.engine import layers
 from idiolect.engine.descent import NO_PULL, Descent, Pull
-from idiolect.engine.layers.linear import StepsInside
+from idiolect.engine.layers.steps_inside import StepsInside
 from idiolect.engine.samples import Samples
 from idiolect.engine.steps import Step
 
@@ -99,11 +100,30 @@ class StackedLoss:
                 "a loss returns one value per sample, or a scalar when passed with coupled=True; "
                 f"got shape {tuple(out.shape[1:])} with coupled={self.coupled}"
             )
-        if not self.coupled:
-            out = out.mean(1) if step.weight is None else (out * step.weight).sum(1)
-        total = out.sum() if scale is None else out @ scale
-        grads = torch.autograd.grad(total, [leaf[n] for n in self.moving], allow_unused=True)
-        return out.detach(), grads
+        values, mean = out.detach(), out.detach()
+        share = torch.ones_like(mean) if self.coupled else step.weight
+        if share is None:
+            share, mean = torch.full_like(values, 1 / values.shape[1]), values.mean(1)
+        elif not self.coupled:
+            mean = (values * share).sum(1)
+        if scale is not None:
+            share = share * tree.column(scale, share)
+        leaves = [leaf[n] for n in self.moving]
+        return mean, torch.autograd.grad(_Led.apply(out, share), leaves, allow_unused=True)
+
+
+class _Led(Function):
+    """A number without a value; its gradient is given. (To hand `torch.autograd.grad` the gradient
+    of what it starts from makes it import symbolic maths, half a second.)"""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return out.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0], None
 
 
 @dataclass(frozen=True)
@@ -144,7 +164,7 @@ class SgdStep:
                 torch._foreach_sub_([part[n] for n in known], list(known.values()))
                 inside.take()
             record.put(state.params, step.who, part)
-            state.total[step.who] += value * step.size
+            _add(state.total, step.who, value, step.size)
         if self.after is not None:
             part = record.select(state.params, step.who)
             more = (step.part_of(e) for e in extra)
@@ -159,6 +179,13 @@ class SgdStep:
             return state.extra, NO_PULL
         anchor, strength = (step.part_of(e) for e in state.extra[-2:])
         return state.extra[:-2], (tree.pick(anchor, self.loss.moving), strength)
+
+
+def _add(total: Tensor, who: slice | Tensor, value: Tensor, times: Tensor) -> None:
+    if isinstance(who, slice):  # a view: one kernel instead of three
+        total[who].addcmul_(value, times)
+    else:
+        total[who] += value * times
 
 
 def _lr_of(step: Step, state: StepState) -> float | Tensor:

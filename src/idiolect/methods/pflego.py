@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core import tree
@@ -34,7 +33,7 @@ from idiolect.methods.shared.own_classes import own_class_head
 
 
 def head_loss(net: Net, params: Tree, h: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(net.classify(params, h), y, reduction="none")
+    return net.loss_of(net.classify(params, h), y)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from idiolect.engine.layers import triton_kernels, triton_pool
+from idiolect.engine.layers import triton_kernels, triton_loss, triton_pool, triton_steps
 
 HOPPER = GPUTarget("cuda", 90, 32)
 
@@ -69,7 +69,9 @@ class Launch:
 def main() -> None:
     seen: dict[str, Any] = {}
     for room, names in (
-        (triton_kernels, ("_outputs", "_to_weights", "_step")),
+        (triton_kernels, ("_outputs", "_to_weights")),
+        (triton_steps, ("_step", "_take_away")),
+        (triton_loss, ("_loss",)),
         (triton_pool, ("_pool", "_move")),
     ):
         for name in names:
@@ -81,9 +83,12 @@ def main() -> None:
     for precision in ("tf32x3", "tf32"):
         y = triton_kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, precision)
         triton_kernels.to_weights(x, y, w.shape[3:], how, precision)
-        weights = torch.empty(k, 512, 1600, device="meta")
-        g, inputs = (torch.empty(k, b, n, device="meta") for n in (512, 1600))
-        triton_kernels.step(weights, g, inputs, precision)
+    weights = torch.empty(k, 512, 1600, device="meta")
+    g, inputs = (torch.empty(k, b, n, device="meta") for n in (512, 1600))
+    triton_steps.product(weights, g, inputs)
+    triton_steps.take_away(w, torch.empty(3, *w.shape, device="meta"))
+    labels = torch.empty(k, b, device="meta")
+    triton_loss.to_outputs(torch.empty(k, b, 10, device="meta"), labels, labels)
     small, where = triton_pool.pool(y, 2)
     triton_pool.unpool(where, small, y.shape[-2:], 2)
     print(json.dumps(seen))

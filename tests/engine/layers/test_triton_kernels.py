@@ -27,12 +27,15 @@ def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    names = ("_outputs", "_to_weights", "_step")
-    products = {*names, *(f"{name} tf32" for name in names)}
-    assert set(found) == {*products, "_pool", "_move"}
+    products = {"_outputs", "_outputs tf32", "_to_weights", "_to_weights tf32"}
+    steps = {"_step", "_take_away"}
+    assert set(found) == {*products, *steps, "_loss", "_pool", "_move"}
     for kernel in products:
         assert found[kernel]["matrix_products"], kernel
         assert not found[kernel]["unguarded"], kernel
         assert found[kernel]["wide_loads"], (kernel, found)
-        if not kernel.startswith("_to_weights"):
+        if kernel.startswith("_outputs"):
             assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)
+    for kernel in steps:
+        assert found[kernel]["wide_loads"] and not found[kernel]["unguarded"], (kernel, found)
+        assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)

@@ -10,17 +10,20 @@ our own kernel (`triton_kernels.py`; float32 on a GPU). On a GPU every map of ev
 once and the fastest route kept; on a CPU `each` is for large inputs, `grouped` for small ones.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idiolect.engine.layers import steps_inside
 from idiolect.engine.layers.autotune import AUTOTUNER, about
 from idiolect.engine.layers.pool import Back, WindowMax
 from idiolect.engine.layers.stack_function import (
     Stacked,
     fused,
+    fused_steps,
     in_transform,
     precision,
     same_for_all,
@@ -98,7 +101,7 @@ class Outputs(Stacked):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias, ctx.how = inputs
-        ctx.biased = bias is not None
+        ctx.biased, ctx.inside = bias is not None, steps_inside.of(w)
         ctx.save_for_backward(x, w)
 
     @staticmethod
@@ -106,6 +109,7 @@ class Outputs(Stacked):
         x, w = ctx.saved_tensors
         g = g if x.is_contiguous() else _laid(g)
         to_x, to_w, to_bias, _ = ctx.needs_input_grad
+        to_w = to_w and not _steps(ctx.inside, w, x, g, ctx.how)
         return (
             _lying_as(x, ToInputs.apply(g, w, x.shape[3:], ctx.how)) if to_x else None,
             ToWeights.apply(x, g, w.shape[3:], ctx.how) if to_w else None,
@@ -126,7 +130,7 @@ class PooledOutputs(Stacked):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         x, w, bias, ctx.how = inputs
-        ctx.biased = bias is not None
+        ctx.biased, ctx.inside = bias is not None, steps_inside.of(w)
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(x, w, output[1])
 
@@ -135,12 +139,24 @@ class PooledOutputs(Stacked):
         x, w, where = ctx.saved_tensors
         to_x, to_w, to_bias, _ = ctx.needs_input_grad
         all = Back.apply(where, g, _size(x, w, ctx.how), 2)
+        to_w = to_w and not _steps(ctx.inside, w, x, all, ctx.how)
         return (
             _lying_as(x, ToInputs.apply(all, w, x.shape[3:], ctx.how)) if to_x else None,
             ToWeights.apply(x, all, w.shape[3:], ctx.how) if to_w else None,
             g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
             None,
         )
+
+
+def _steps(inside: Any, w: Tensor, x: Tensor, g: Tensor, how: Geometry) -> bool:
+    """Whether the gradient of the weights was handed over as a step: if our kernel is the fastest
+    to make it, in parts that are subtracted without being added up before."""
+    args = (x, g, w.shape[3:], how)
+    if not steps_inside.wanted(inside) or _route("to_weights", args) != "fused":
+        return False
+    parts = fused().weight_parts(*args, precision())
+    inside.add(w, partial(fused_steps().take_away, w.detach(), parts))
+    return True
 
 
 def _laid(x: Tensor) -> Tensor:
@@ -291,15 +307,18 @@ ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused}
 
 def _fastest(map: str, *args: Any) -> Tensor:
     """The map by its fastest route."""
-    large = args[0][0].numel() >= MIN_VALUES_CLIENT_BY_CLIENT
-    route = "each" if len(args[0]) == 1 or large else "grouped"
+    out: Tensor = getattr(ROUTES[_route(map, args)], map)(*args)
+    return out
+
+
+def _route(map: str, args: tuple[Any, ...]) -> str:
     if args[0].is_cuda:
         shapes = [about(a.shape) if isinstance(a, Tensor) else a for a in args]
         key = (map, args[0].dtype, precision(), *shapes)
         known = {name: getattr(ROUTES[name], map) for name in candidates(map, args)}
-        route = AUTOTUNER.fastest(key, known, args)
-    out: Tensor = getattr(ROUTES[route], map)(*args)
-    return out
+        return AUTOTUNER.fastest(key, known, args)
+    large = args[0][0].numel() >= MIN_VALUES_CLIENT_BY_CLIENT
+    return "each" if len(args[0]) == 1 or large else "grouped"
 
 
 def candidates(map: str, args: tuple[Any, ...]) -> list[str]:

@@ -2,22 +2,22 @@
 
 Few samples times large weights, K times over, is a shape PyTorch's batched product is slow at; on a
 GPU the outputs come from our own kernel where that is faster. SGD takes its step inside the product
-that would be the gradient (`StepsInside`).
+that would be the gradient (`steps_inside.py`).
 """
 
-from contextvars import ContextVar
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idiolect.core.tree import Tree
+from idiolect.engine.layers import steps_inside
 from idiolect.engine.layers.autotune import AUTOTUNER, about
 from idiolect.engine.layers.stack_function import (
     Stacked,
     fused,
-    in_transform,
+    fused_steps,
     precision,
     same_for_all,
 )
@@ -67,41 +67,6 @@ def _ours(x: Tensor) -> bool:
     return x.is_cuda and x.dtype == torch.float32 and few and fused() is not None
 
 
-class StepsInside:
-    """Steps of SGD that linear layers take themselves. Inside `with`, a layer hands over the two
-    factors of what would be the gradient of one of these weights; `take` subtracts their product
-    from the weights in place. Never written down, the gradient costs no pass over memory."""
-
-    def __init__(self, weights: Tree):
-        self._leaf = {w.untyped_storage().data_ptr(): n for n, w in weights.items()}
-        self._products: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.names: set[str] = set()  # of the weights that have such a step
-
-    def __enter__(self) -> Self:
-        self._before = _steps_inside.set(self)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _steps_inside.reset(self._before)
-
-    def takes(self, w: Tensor) -> bool:
-        """One of the weights itself, not something computed from them."""
-        if in_transform() or not w.is_contiguous():
-            return False
-        return w.untyped_storage().data_ptr() in self._leaf
-
-    def add(self, w: Tensor, g: Tensor, x: Tensor) -> None:
-        self.names.add(self._leaf[w.untyped_storage().data_ptr()])
-        self._products.append((w.detach(), g, x))
-
-    def take(self) -> None:
-        for w, g, x in self._products:
-            step(w, g, x)
-
-
-_steps_inside: ContextVar[StepsInside | None] = ContextVar("steps_inside", default=None)
-
-
 def step(w: Tensor, g: Tensor, x: Tensor) -> None:
     """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place."""
     if not _ours(x):
@@ -118,7 +83,7 @@ def plain_step(w: Tensor, g: Tensor, x: Tensor) -> None:
 
 
 def fused_step(w: Tensor, g: Tensor, x: Tensor) -> None:
-    fused().step(w, g.contiguous(), x.contiguous(), precision())
+    fused_steps().product(w, g.contiguous(), x.contiguous())
 
 
 class Product(Stacked):
@@ -136,16 +101,15 @@ class Product(Stacked):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias = inputs
         ctx.biased = bias is not None
-        inside = _steps_inside.get()
-        ctx.inside = inside if inside is not None and inside.takes(w) else None
+        ctx.inside = steps_inside.of(w)
         ctx.save_for_backward(x, w)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         to_x, to_w, to_bias = ctx.needs_input_grad
-        if to_w and ctx.inside is not None and not torch.is_grad_enabled():
-            ctx.inside.add(w, g, x)
+        if to_w and steps_inside.wanted(ctx.inside):
+            ctx.inside.add(w, partial(step, w.detach(), g, x))
             to_w = False
         return (
             torch.bmm(g, w) if to_x else None,

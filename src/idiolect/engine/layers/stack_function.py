@@ -62,6 +62,18 @@ def fused() -> Any:
 
 
 @cache
+def fused_steps() -> Any:
+    """Those that step; only where `fused` has its own."""
+    return import_module("idiolect.engine.layers.triton_steps")
+
+
+@cache
+def fused_loss() -> Any:
+    """That of the loss; only where `fused` has its own."""
+    return import_module("idiolect.engine.layers.triton_loss")
+
+
+@cache
 def fused_pool() -> Any:
     """Those for max-pooling; only where `fused` has its own."""
     return import_module("idiolect.engine.layers.triton_pool")

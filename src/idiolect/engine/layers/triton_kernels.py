@@ -168,27 +168,6 @@ def _to_weights(
     tl.store(w + to, acc, (r < R)[:, None] & (o < O)[None, :])
 
 
-@triton.jit(do_not_specialize=["B"])
-def _step(
-    w, g, x, B,
-    O: tl.constexpr, I: tl.constexpr, BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    k = tl.program_id(2).to(tl.int64)
-    o = tl.program_id(1) * BO + tl.arange(0, BO)
-    i = tl.program_id(0) * BI + tl.arange(0, BI)
-    b = tl.arange(0, BB)
-    left = tl.load(
-        g + k * B * O + b[None, :] * O + o[:, None], (b < B)[None, :] & (o < O)[:, None], 0.0
-    )
-    right = tl.load(
-        x + k * B * I + b[:, None] * I + i[None, :], (b < B)[:, None] & (i < I)[None, :], 0.0
-    )
-    at = w + k * O * I + o[:, None] * I + i[None, :]
-    there = (o < O)[:, None] & (i < I)[None, :]
-    tl.store(at, tl.load(at, there) - tl.dot(left, right, input_precision=PRECISION), there)
-
-
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
 POINTWISE = ((1, 1), (0, 0), (1, 1))
 
@@ -245,23 +224,22 @@ def skinny(x: Tensor, w: Tensor, precision: str) -> Tensor:
     """`x [K, B, I]`, `w [K, O, I]` -> `[K, O, B]`: the long sum over I is that of a convolution's
     weights over all places."""
     x, w = x[:, None, ..., None], w[:, None, ..., None]
-    return _sums(x, w, torch.Size((1, 1)), POINTWISE, precision, False, False)[..., 0, 0]
-
-
-def step(w: Tensor, g: Tensor, x: Tensor, precision: str) -> None:
-    """`w [K, O, I]` minus the product of `g [K, B, O]` and `x [K, B, I]`, in place, for few samples
-    B: one pass over the weights."""
-    (clients, o, i), batch = w.shape, x.shape[1]
-    rows, columns = _width(o), 2 * _width(i)
-    _step[(triton.cdiv(i, columns), triton.cdiv(o, rows), clients)](
-        w, g, x, batch, o, i, _width(batch), rows, columns, precision, num_warps=4
-    )
+    return _total(_sums(x, w, torch.Size((1, 1)), POINTWISE, precision, False, False))[..., 0, 0]
 
 
 def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
     """Gradient of the weights `[K, O, C, *size]`."""
+    return _total(weight_parts(x, g, size, how, precision))
+
+
+def weight_parts(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
+    """The same in parts that are to be added up, `[parts, K, O, C, *size]`."""
     x, last = _lying(x)
     return _sums(x, side_by_side(g), size, how, precision, last, True)
+
+
+def _total(parts: Tensor) -> Tensor:
+    return parts[0] if len(parts) == 1 else parts.sum(0)
 
 
 def _sums(
@@ -280,7 +258,7 @@ def _sums(
         x, g, w, depth, parts, *_shape(x.shape, shape[1], size, how), last, g_last,
         t.rows, t.columns, t.depth, precision, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
-    return w[0] if parts == 1 else w.sum(0)
+    return w
 
 
 def side_by_side(x: Tensor) -> Tensor:

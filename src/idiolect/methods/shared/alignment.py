@@ -9,7 +9,6 @@ received model on the client's data are taken.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core import tree
@@ -33,7 +32,7 @@ def train_and_match_sample(
     net: Net, params: Tree, x: Tensor, y: Tensor, target: Tensor, weight: Tensor
 ) -> Tensor:
     h = net.features(params, x)
-    loss = F.cross_entropy(net.classify(params, h), y, reduction="none")
+    loss = net.loss_of(net.classify(params, h), y)
     return loss + weight * (h - target).square().sum(1)
 
 
@@ -41,7 +40,7 @@ def train_and_match_class_mean(
     net: Net, params: Tree, x: Tensor, y: Tensor, means: Tensor, weight: Tensor
 ) -> Tensor:
     h, real = net.features(params, x), y >= 0
-    loss = F.cross_entropy(net.classify(params, h), y.clamp_min(0), reduction="none")
+    loss = net.loss_of(net.classify(params, h), y.clamp_min(0))
     return (loss * real).sum() / real.sum().clamp_min(1) + weight * _class_error(h, y, means)
 
 

@@ -1,7 +1,6 @@
 """Class prototypes: the mean feature of each class, averaged over clients (FedProto, FedPAC)."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core.method import Net, Tree
@@ -13,7 +12,7 @@ def aligned(
     """Cross-entropy plus `pull` times the mean squared distance to the class's target."""
     h = net.features(params, x)
     distance = (h - target_CD[y]).square().mean(1)
-    return F.cross_entropy(net.classify(params, h), y, reduction="none") + pull_C[y] * distance
+    return net.loss_of(net.classify(params, h), y) + pull_C[y] * distance
 
 
 def class_average(means_KCD: Tensor, weight_KC: Tensor, old_CD: Tensor) -> Tensor:

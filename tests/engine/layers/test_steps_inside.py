@@ -11,8 +11,11 @@ from torch import Tensor
 
 from idiolect import methods
 from idiolect.engine import layers, stacked
-from idiolect.engine.layers import linear
-from idiolect.engine.layers.linear import StackedLinear, StepsInside
+from idiolect.engine.layers import conv, linear
+from idiolect.engine.layers.linear import StackedLinear
+from idiolect.engine.layers.stack_function import fused_steps
+from idiolect.engine.layers.steps_inside import StepsInside
+from tests.engine.layers.test_layers import needs_triton
 from tests.test_every_method import METHODS, begin, close, finish
 
 
@@ -102,3 +105,36 @@ def test_second_derivatives_go_through_the_gradient() -> None:
         out = linear.Product.apply(torch.ones(1, 3, 2, dtype=torch.float64), leaf, None)
         (grad,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
     assert grad.requires_grad and not inside.names
+
+
+@needs_triton
+@pytest.mark.parametrize("places", [3, 20])
+def test_a_convolution_steps_by_the_parts_of_its_gradient(
+    places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our kernel adds up long sums in parts; they are subtracted one by one."""
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 8, 3, places, places), torch.randn(2, 4, 3, 2, 2)
+    how = ((1, 1), (0, 0), (1, 1))
+    leaf = w.clone().requires_grad_()
+    true_out = conv.Outputs.apply(x, leaf, None, how)
+    g = torch.randn_like(true_out)
+    (true,) = torch.autograd.grad(true_out, leaf, g)
+    monkeypatch.setattr(conv, "_route", lambda map, args: "fused")
+    parts: list[int] = []
+    take_away = fused_steps().take_away
+
+    def seen(w: Tensor, of: Tensor) -> None:
+        parts.append(len(of))
+        take_away(w, of)
+
+    monkeypatch.setattr(fused_steps(), "take_away", seen)
+    ours = w.clone()
+    with StepsInside({"w": ours}) as inside:
+        leaf = ours.detach().requires_grad_()
+        out = conv.Outputs.apply(x, leaf, None, how)
+        (none,) = torch.autograd.grad(out, leaf, g, allow_unused=True)
+    assert none is None and inside.names == {"w"}
+    inside.take()
+    assert (parts[0] > 1) == (places == 20)
+    torch.testing.assert_close(ours, w - true, rtol=1e-4, atol=1e-4)
