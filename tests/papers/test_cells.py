@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from idiolect.errors import UserError
-from idiolect.papers.cells import cells, check_only, nested, same_settings, settings_digest
+from idiolect.papers.cells import (
+    cells,
+    check_only,
+    nested,
+    same_settings,
+    settings_digest,
+    with_cells_of_the_same_runs,
+)
 from idiolect.runs.execute import execute
 from tests.papers.tiny import tiny
 
@@ -58,6 +65,19 @@ def test_a_name_need_be_known_to_one_of_several_recipes_only() -> None:
     assert cells(other, only=[last]) == []
     with pytest.raises(UserError, match=last):
         check_only([other], [last])
+
+
+def test_cells_of_the_same_runs_come_along() -> None:
+    """A second column with the same settings and another number."""
+    columns = [
+        {"id": "even", "set": {"split.alpha": 50}},
+        {"id": "worst", "set": {"split.alpha": 50}, "metric": "worst"},
+        {"id": "skewed", "set": {"split.alpha": 0.5}},
+    ]
+    recipe = tiny(columns=columns, paper_values={}, claims=[], quick={})
+    wanted = cells(recipe, only=["fedavg/even"])
+    found = with_cells_of_the_same_runs(wanted, cells(recipe))
+    assert {(c.row, c.column) for c in found} == {("fedavg", "even"), ("fedavg", "worst")}
 
 
 def test_a_wrong_setting_breaks_its_cells_only() -> None:

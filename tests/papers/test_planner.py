@@ -80,6 +80,18 @@ def test_recorded_speed_is_used() -> None:
     assert work(config | {"rounds": 6}) == 2 * work(config)
 
 
+def test_a_run_in_the_same_precision_says_more_than_one_of_the_same_method() -> None:
+    found = jobs(tiny())[:1]
+    config = found[0].cells[0].config
+    other = config | {"method": config["method"] | {"name": "fedprox"}}
+    about: dict[str, Any] = {"device": "a processor"}
+    slow = Record({}, config | {"dtype": "float64"}, {"seconds": 80.0}, about)
+    planner.estimate(found, [slow], on_gpu=False)
+    assert abs(found[0].seconds - 160.0) < 1e-9  # better than nothing
+    planner.estimate(found, [slow, Record({}, other, {"seconds": 8.0}, about)], on_gpu=False)
+    assert abs(found[0].seconds - 16.0) < 1e-9
+
+
 def test_work_is_that_of_the_network() -> None:
     """A linear layer on 8x8 digits has 640 weights; the hidden one has more."""
     small = jobs(tiny())[0].cells[0].config

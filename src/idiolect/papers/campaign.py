@@ -10,7 +10,7 @@ from typing import Any
 from idiolect.core import files
 from idiolect.errors import UserError
 from idiolect.papers import cell_list, paper_figure, paper_table, planner
-from idiolect.papers.cells import cells, check_only
+from idiolect.papers.cells import cells, check_only, with_cells_of_the_same_runs
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.planner import Missing
 from idiolect.papers.recipe import Recipe
@@ -188,6 +188,10 @@ class Campaign:
     def _part(self, recipe: Recipe) -> RecipePart:
         results = Results(self.root, recipe, self.quick)
         wanted = cells(recipe, self.seeds, self.quick, self.only, self.how)
+        if self.only:
+            wanted = with_cells_of_the_same_runs(
+                wanted, cells(recipe, self.seeds, self.quick, (), self.how)
+            )
         return RecipePart(recipe, results, planner.missing(results, wanted, self.out))
 
     def _borrow(self, others: Sequence[Results], progress: RecipeProgress) -> None:

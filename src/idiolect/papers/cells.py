@@ -68,6 +68,15 @@ def check_only(recipes: Sequence[Recipe], only: Sequence[str], quick: bool = Fal
             raise did_you_mean(pattern, known, f"row or column of {names}")
 
 
+def with_cells_of_the_same_runs(wanted: Sequence[Cell], all_cells: Sequence[Cell]) -> list[Cell]:
+    """Those that are wanted, and others that the same runs fill: a run that is made once should
+    leave the numbers of all its cells."""
+    runs = {settings_digest(cell.config) for cell in wanted if not cell.broken}
+    there = {cell.key for cell in wanted}
+    others = [cell for cell in all_cells if not cell.broken and cell.key not in there]
+    return [*wanted, *(cell for cell in others if settings_digest(cell.config) in runs)]
+
+
 def _of_seed(cell: Cell, seed: int) -> Cell:
     """The same cell of another seed: settings are resolved once for all."""
     config = {**cell.config, "seed": seed} if cell.config else {}

@@ -204,13 +204,19 @@ def _products(model: str, shape: tuple[int, ...], classes: int) -> float:
 
 
 def _speed(config: Config, records: Sequence[Record]) -> tuple[float | None, bool]:
+    """Of the runs most like this one: how much work a second, and whether they had its network.
+    A run of another method in the same precision says more than one of the same method in
+    another."""
+
     def like(record: Record, *sections: str) -> bool:
         return all(record.config[s].get("name") == config[s].get("name") for s in sections)
 
+    same = [record for record in records if record.config.get("dtype") == config.get("dtype")]
     for sections in (("method", "data", "model"), ("data", "model"), ("model",), ()):
-        rates = [work(r.config) / r.seconds for r in records if like(r, *sections)]
-        if rates:
-            return median(rates), "method" in sections or "model" in sections
+        for known in (same, records) if sections != ("method", "data", "model") else (same,):
+            rates = [work(r.config) / r.seconds for r in known if like(r, *sections)]
+            if rates:
+                return median(rates), "model" in sections
     return None, False
 
 
