@@ -100,12 +100,13 @@ class StackedLoss:
                 "a loss returns one value per sample, or a scalar when passed with coupled=True; "
                 f"got shape {tuple(out.shape[1:])} with coupled={self.coupled}"
             )
-        values, mean = out.detach(), out.detach()
-        share = torch.ones_like(mean) if self.coupled else step.weight
-        if share is None:
+        values = out.detach()
+        if self.coupled:
+            share, mean = torch.ones_like(values), values
+        elif step.weight is None:
             share, mean = torch.full_like(values, 1 / values.shape[1]), values.mean(1)
-        elif not self.coupled:
-            mean = (values * share).sum(1)
+        else:
+            share, mean = step.weight, (values * step.weight).sum(1)
         if scale is not None:
             share = share * tree.column(scale, share)
         leaves = [leaf[n] for n in self.moving]
