@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from idiolect import methods, models
 from idiolect.bench import measured_on
 from idiolect.data import Federation
-from idiolect.engine.layers import conv, linear, pool
-from idiolect.engine.layers.stack_function import precision
+from idiolect.engine.layers import conv, linear, norm, pool
+from idiolect.engine.layers.stack_function import fused, precision
 from idiolect.simulation.schedule import Stragglers
 from idiolect.simulation.simulation import Simulation
 
@@ -208,6 +208,33 @@ def check_products() -> list[dict[str, Any]]:
     return rows
 
 
+def check_norms() -> list[dict[str, Any]]:
+    """Batch norms by our kernels against PyTorch's operations in float64, filling included."""
+    rows = []
+    for shape in ((20, 20, 32, 15, 15), (60, 20, 64, 6, 6), (3, 5, 11, 3, 4)):
+        draw = torch.Generator("cuda").manual_seed(0)
+        x, g = (
+            fused().side_by_side(torch.randn(shape, device="cuda", generator=draw).double())
+            for _ in range(2)
+        )
+        w, b = torch.rand(2, shape[0], shape[2], device="cuda", generator=draw).double().unbind()
+        real = (torch.arange(shape[1], device="cuda") < 4).double().expand(shape[0], -1)
+        for weight in (None, real / 4):
+            up = g if weight is None else g * real[:, :, None, None, None]
+            true, mean, var = norm.plain(x, w, b, weight, 1e-5)
+            true_back = norm.plain_back(x, up, w, weight, mean, var, 1e-5)
+            single = [None if v is None else v.float() for v in (x, w, b, weight, up, mean, var)]
+            got = norm.ours(*single[:4], 1e-5)[0]
+            back = norm.our_back(single[0], single[4], single[1], *single[3:4], *single[5:], 1e-5)
+            told = "x".join(map(str, shape)) + ("" if weight is None else " filled")
+            rows.append(compared("norm", "fused", told, got, true, PYTORCH))
+            rows += [
+                compared("norm back", "fused", told, a, e, PYTORCH)
+                for a, e in zip(back, true_back, strict=True)
+            ]
+    return rows
+
+
 def check_pooling() -> list[dict[str, Any]]:
     """Values and gradients are PyTorch's to the bit, ties included."""
     rows = []
@@ -237,7 +264,7 @@ def main() -> int:
     for allowed in (True, False):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
         kernels += check_convolutions() + check_products()
-    kernels += check_pooling()
+    kernels += check_norms() + check_pooling()
     for row in kernels:
         figures = f"{row['map']:<11}{row['route']:<11}{row['shape']:<37}{row['distance']:.1e}"
         print(figures + ("" if row["ok"] else "  OUT OF BOUNDS"))

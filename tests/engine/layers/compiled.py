@@ -13,7 +13,13 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from idiolect.engine.layers import triton_kernels, triton_loss, triton_pool, triton_steps
+from idiolect.engine.layers import (
+    triton_kernels,
+    triton_loss,
+    triton_norm,
+    triton_pool,
+    triton_steps,
+)
 
 HOPPER = GPUTarget("cuda", 90, 32)
 
@@ -72,6 +78,7 @@ def main() -> None:
         (triton_kernels, ("_outputs", "_to_weights")),
         (triton_steps, ("_step", "_take_away")),
         (triton_loss, ("_loss",)),
+        (triton_norm, ("_normalise", "_back")),
         (triton_pool, ("_pool", "_move")),
     ):
         for name in names:
@@ -89,6 +96,10 @@ def main() -> None:
     triton_steps.take_away(w, torch.empty(3, *w.shape, device="meta"))
     labels = torch.empty(k, b, device="meta")
     triton_loss.to_outputs(torch.empty(k, b, 10, device="meta"), labels, labels)
+    images = triton_kernels.side_by_side(torch.empty(k, b, 32, 15, 15, device="meta"))
+    ones, shares = torch.empty(k, 32, device="meta"), torch.empty(k, b, device="meta")
+    triton_norm.normalise(images, ones, ones, shares, 1e-5)
+    triton_norm.back(images, images, ones, shares, ones, ones, 1e-5)
     small, where = triton_pool.pool(y, 2)
     triton_pool.unpool(where, small, y.shape[-2:], 2)
     print(json.dumps(seen))

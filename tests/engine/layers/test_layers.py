@@ -157,6 +157,28 @@ def test_batch_norms_of_a_stack() -> None:
         torch.testing.assert_close(other, true)
 
 
+@needs_triton
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("shape", [(2, 5, 11, 3, 4), (1, 3, 8, 9, 10)])
+def test_kernels_of_batch_norms(shape: tuple[int, ...], filled: bool) -> None:
+    torch.manual_seed(0)
+    x, g = (fused().side_by_side(5 + torch.randn(*shape)) for _ in range(2))
+    w, b = torch.randn(shape[0], shape[2]), torch.randn(shape[0], shape[2])
+    weight = None
+    if filled:
+        weight = (torch.arange(shape[1]) < 2).float().expand(shape[0], -1) / 2
+        g = g * (weight > 0)[:, :, None, None, None]
+    for one, other in zip(
+        norm.ours(x, w, b, weight, 1e-5), norm.plain(x, w, b, weight, 1e-5), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    _, mean, var = norm.plain(x, w, b, weight, 1e-5)
+    args = (x, g.contiguous(), w, weight, mean, var, 1e-5)
+    for one, other in zip(norm.our_back(*args), norm.plain_back(*args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert norm.ours(x, w, b, weight, 1e-5)[0].stride() == x.stride()
+
+
 @pytest.mark.parametrize("clients", [1, 3])
 def test_batch_norms_leave_out_samples_that_fill_up_a_batch(clients: int) -> None:
     """Values, gradients and running statistics are those of the real samples alone."""

@@ -29,7 +29,7 @@ def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     products = {"_outputs", "_outputs tf32", "_to_weights", "_to_weights tf32"}
     steps = {"_step", "_take_away"}
-    assert set(found) == {*products, *steps, "_loss", "_pool", "_move"}
+    assert set(found) == {*products, *steps, "_loss", "_normalise", "_back", "_pool", "_move"}
     for kernel in products:
         assert found[kernel]["matrix_products"], kernel
         assert not found[kernel]["unguarded"], kernel

@@ -2,8 +2,9 @@
 
 Layer norms: all samples are normalised by one kernel of PyTorch, then each client's scale and shift
 come in one pass instead of two. Batch norms: sums over the images as they lie in memory, where
-PyTorch's own would put the clients' channels side by side first; and they can leave out samples
-that only fill up a batch, so that a client's last, shorter batch goes with the others' full ones.
+PyTorch's own would put the clients' channels side by side first, by operations of PyTorch or our
+kernels, whichever is faster; and they can leave out samples that only fill up a batch, so that a
+client's last, shorter batch goes with the others' full ones.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from idiolect.engine.layers.stack_function import Stacked, in_transform, in_vmap
+from idiolect.engine.layers.autotune import AUTOTUNER, about
+from idiolect.engine.layers.stack_function import Stacked, fused, fused_norm, in_transform, in_vmap
+
+Gradients = tuple[Tensor, Tensor, Tensor]  # of inputs, scale and shift
 
 
 class StackedLayerNorm(nn.LayerNorm):
@@ -82,9 +86,9 @@ class StackedBatchNorm2d(nn.BatchNorm2d):
             assert self.momentum is not None  # `Net` asks for one
             if weight is not None:
                 values = (weight > 0).sum().to(var.dtype) * (values // len(weight))
-            kept, unbiased = 1 - self.momentum, values / (values - 1)
-            self.running_mean.mul_(kept).add_(self.momentum * mean[0])
-            self.running_var.mul_(kept).add_(self.momentum * unbiased * var[0])
+            kept, unbiased = 1 - self.momentum, var[0] * (values / (values - 1))
+            self.running_mean.mul_(kept).add_(mean[0], alpha=self.momentum)
+            self.running_var.mul_(kept).add_(unbiased, alpha=self.momentum)
         return out.squeeze(0)  # type: ignore[no-any-return]
 
 
@@ -97,11 +101,9 @@ class Normalised(Stacked):
     def forward(
         x: Tensor, w: Tensor, b: Tensor, weight: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        mean = _mean(x, weight)
-        apart = x - _wide(mean)
-        var = _mean(apart.square(), weight)  # on a GPU much faster than PyTorch's `var_mean`
-        scale = w * (var + eps).rsqrt()
-        return torch.addcmul(_wide(b), apart, _wide(scale)), mean, var
+        args = (x, w, b, weight, eps)
+        way = _fastest("norm", {"plain": plain, "fused": ours}, args)
+        return ours(*args) if way == "fused" else plain(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -113,19 +115,63 @@ class Normalised(Stacked):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         x, w, weight, mean, var = ctx.saved_tensors
-        over = (var + ctx.eps).rsqrt()
-        apart = x - _wide(mean)
-        to_b = g.sum((1, 3, 4))
-        to_w = (g * apart).sum((1, 3, 4)) * over
-        # What is left of g without its mean and its part along the normalised values.
-        if weight is None:
-            values = x[0, :, 0].numel()
-            left = torch.addcmul(g, apart, _wide(to_w * over), value=-1 / values)
-            left = left - _wide(to_b / values)
-        else:
-            share = weight[:, :, None, None, None] / x[0, 0, 0].numel()
-            left = g - share * torch.addcmul(_wide(to_b), apart, _wide(to_w * over))
-        return left.mul_(_wide(w * over)), to_w, to_b, None, None
+        args = (x, g, w, weight, mean, var, ctx.eps)
+        way = _fastest("norm back", {"plain": plain_back, "fused": our_back}, args)
+        to_x, to_w, to_b = our_back(*args) if way == "fused" else plain_back(*args)
+        return to_x, to_w, to_b, None, None
+
+
+def plain(
+    x: Tensor, w: Tensor, b: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    mean = _mean(x, weight)
+    apart = x - _wide(mean)
+    var = _mean(apart.square(), weight)  # on a GPU much faster than PyTorch's `var_mean`
+    scale = w * (var + eps).rsqrt()
+    return torch.addcmul(_wide(b), apart, _wide(scale)), mean, var
+
+
+def ours(
+    x: Tensor, w: Tensor, b: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor] = fused_norm().normalise(x, w, b, weight, eps)
+    return found
+
+
+def plain_back(
+    x: Tensor, g: Tensor, w: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor, eps: float
+) -> Gradients:
+    over = (var + eps).rsqrt()
+    apart = x - _wide(mean)
+    to_b = g.sum((1, 3, 4))
+    to_w = (g * apart).sum((1, 3, 4)) * over
+    # What is left of g without its mean and its part along the normalised values.
+    if weight is None:
+        values = x[0, :, 0].numel()
+        left = torch.addcmul(g, apart, _wide(to_w * over), value=-1 / values)
+        left = left - _wide(to_b / values)
+    else:
+        share = weight[:, :, None, None, None] / x[0, 0, 0].numel()
+        left = g - share * torch.addcmul(_wide(to_b), apart, _wide(to_w * over))
+    return left.mul_(_wide(w * over)), to_w, to_b
+
+
+def our_back(
+    x: Tensor, g: Tensor, w: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor, eps: float
+) -> Gradients:
+    lying: Tensor = fused().side_by_side(g)
+    found: Gradients = fused_norm().back(x, lying, w, weight, mean, var, eps)
+    return found
+
+
+def _fastest(what: str, ways: dict[str, Callable[..., Any]], args: tuple[Any, ...]) -> str:
+    """Our kernels are for float32 on a GPU, channels side by side in memory."""
+    x = args[0]
+    fits = x.is_cuda and x.dtype == torch.float32 and len(x) < 2**16 and fused() is not None
+    if not fits or not x.permute(0, 1, 3, 4, 2).is_contiguous():
+        return "plain"
+    case = (what, args[3] is not None, *about(x.shape))  # with weights or without
+    return AUTOTUNER.fastest(case, ways, args)
 
 
 def _mean(x: Tensor, weight: Tensor | None) -> Tensor:

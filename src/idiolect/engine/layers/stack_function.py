@@ -74,6 +74,12 @@ def fused_loss() -> Any:
 
 
 @cache
+def fused_norm() -> Any:
+    """Those of batch norms; only where `fused` has its own."""
+    return import_module("idiolect.engine.layers.triton_norm")
+
+
+@cache
 def fused_pool() -> Any:
     """Those for max-pooling; only where `fused` has its own."""
     return import_module("idiolect.engine.layers.triton_pool")
