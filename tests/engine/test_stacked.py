@@ -172,3 +172,36 @@ def test_convolutions_on_a_cpu_go_client_by_client(
     for leaf, value in wide.state()[0].items():
         ours = narrow.state()[0][leaf]
         torch.testing.assert_close(ours, value, rtol=1e-7, atol=1e-9, equal_nan=True)
+
+
+class Reader(nn.Module):
+    """A recurrent layer over the rows of an image, then a head."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.cells = kind(12, 6, batch_first=True)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.cells(x.flatten(1, 2))[0][:, -1])
+        return out
+
+
+@pytest.mark.parametrize(("kind", "alone"), [(nn.LSTM, True), (nn.GRU, False)])
+def test_lstms_are_computed_client_by_client_on_a_cpu(
+    kind: type[nn.Module], alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch has one kernel for a whole LSTM there; the numbers are those of the stack."""
+    torch.manual_seed(0)
+    model, data = Reader(kind).double(), ragged_federation((9, 17, 12))
+    method = methods.build({"name": "fedavg", "batch_size": 8})
+    wide = simulation(method, data, model)
+    monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
+    chosen = simulation(method, data, model)
+    assert not wide.engine.narrow and chosen.engine.narrow == alone
+    wide.step()
+    chosen.step()
+    for leaf, value in wide.state()[0].items():
+        torch.testing.assert_close(
+            chosen.state()[0][leaf], value, rtol=1e-9, atol=1e-12, equal_nan=True
+        )

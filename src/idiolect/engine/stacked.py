@@ -27,7 +27,7 @@ MAX_TEST_LAYOUTS = 8  # sets of clients whose test batches are remembered
 class StackedEngine(Engine):
     """All clients of a group in one kernel. The exception is `narrow`: on a CPU, networks with
     large convolutions compute client by client, as stacks of one, because the images of one client
-    fit the caches better than those of all."""
+    fit the caches better than those of all; and so do LSTMs, for which PyTorch has a kernel."""
 
     name = "stacked"
     narrow_on_cpu = True
@@ -40,7 +40,7 @@ class StackedEngine(Engine):
             if self.device.type == "cuda" and fused() is not None:
                 net.class_loss = loss.of_samples
         self.misfit = self._other_values()
-        self.narrow = self._large_images()
+        self.narrow = self._better_alone()
         if self.narrow:
             threads = torch.get_num_threads() if self._can_use_threads() else 1
             self.threads = ClientThreads(self.nets, threads)
@@ -90,10 +90,14 @@ class StackedEngine(Engine):
         local.captured_steps, local.augment = self.captured_steps, self.augment
         return local
 
-    def _large_images(self) -> bool:
-        images = any(isinstance(m, conv.Conv2d) for m in self.net.module.modules())
-        wanted = self.narrow_on_cpu and self.device.type == "cpu"
-        return wanted and images and self._footprint[1] >= MIN_ACTIVATION_BYTES_TO_NARROW
+    def _better_alone(self) -> bool:
+        """On a CPU: large convolutions, and LSTMs, which PyTorch computes there as a whole."""
+        if not self.narrow_on_cpu or self.device.type != "cpu":
+            return False
+        layers = list(self.net.module.modules())
+        images = any(isinstance(m, conv.Conv2d) for m in layers)
+        large = self._footprint[1] >= MIN_ACTIVATION_BYTES_TO_NARROW
+        return (images and large) or any(isinstance(m, nn.LSTM) for m in layers)
 
     def _can_use_threads(self) -> bool:
         """Clients may train in several threads: nothing they share changes meanwhile. PyTorch's
