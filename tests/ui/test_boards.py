@@ -1,6 +1,7 @@
 """The board of recipes and the board of sites."""
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +30,18 @@ def test_recipes_are_counted_once_and_again_when_results_change(
     one_recipe: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[str] = []
+    may_count = threading.Event()
     real = RecipeBoard._told
-    monkeypatch.setattr(
-        RecipeBoard, "_told", lambda self, name: counted.append(name) or real(self, name)
-    )
+
+    def told(self: RecipeBoard, name: str) -> Any:
+        may_count.wait(60)  # else it may be done before the board is looked at
+        counted.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(RecipeBoard, "_told", told)
     board = RecipeBoard(tmp_path, tmp_path / "runs")
     assert board()[0]["counting"]
+    may_count.set()
 
     def known() -> Any:
         (card,) = board()
