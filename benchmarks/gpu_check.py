@@ -4,8 +4,9 @@
 
 For every method: the stacked engine (CUDA graphs, our kernels) equals the loop engine to 1e-9 in
 float64 and a resumed run the uninterrupted one; in float32 the distance is bounded, with TF32
-products stated. Every route of a convolution, of a linear layer and of max-pooling is held against
-PyTorch's own, and products in TF32 too. Exits with 1 if anything is out of bounds.
+products stated. Every route of a convolution, of a linear layer and its step, of batch norms and of
+max-pooling is held against PyTorch's own, and products in TF32 too. Exits with 1 if anything is
+out of bounds.
 
 Float32 runs train a network without corners (tanh and mean-pooling). ReLU and max-pooling have a
 gradient that jumps: where two values lie within rounding of each other, rounding decides which of

@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from idiolect.papers import planner
+import pytest
+
+from idiolect.papers import campaign, planner
 from idiolect.papers.cells import cells
 from idiolect.papers.planner import CellJob, work
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Results
 from idiolect.papers.run_record import Record
+from idiolect.papers.runner import Outcome, RecipeProgress
 from tests.papers.tiny import tiny
 
 
@@ -107,3 +110,34 @@ def test_networks_of_strange_records_are_not_built() -> None:
     record = Record({}, config, {"seconds": 8.0}, {"device": "a processor"})
     planner.estimate(found, [record], on_gpu=False)
     assert not found[0].measured
+
+
+@pytest.mark.parametrize(
+    ("processes", "budget", "longest_first"), [(2, None, True), (1, None, False), (2, 60.0, False)]
+)
+def test_where_all_will_be_done_long_runs_are_not_left_for_the_end(
+    processes: int,
+    budget: float | None,
+    longest_first: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ditto trains twice; the claim is about another method."""
+    rows = [{"id": name, "method": name} for name in ("local", "fedavg", "ditto")]
+    claims = [{"id": "c", "says": "s", "kind": "above", "row": "fedavg", "value": 1,
+               "columns": ["even"]}]  # fmt: skip
+    recipe = tiny(rows=rows, claims=claims, paper_values={}, cells=[], quick={})
+    handed: list[str] = []
+
+    class Stub:
+        def __init__(self, jobs: list[CellJob], *rest: object) -> None:
+            handed.extend(job.cells[0].row for job in jobs)
+
+        def run(self) -> Outcome:
+            return Outcome()
+
+    monkeypatch.setattr(campaign, "Runner", Stub)
+    made = campaign.Campaign([recipe], tmp_path / "results", tmp_path / "runs")
+    made.run(processes, budget, RecipeProgress())
+    assert (handed[0] == "ditto") == longest_first
+    assert sorted(set(handed)) == ["ditto", "fedavg", "local"]

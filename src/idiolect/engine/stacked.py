@@ -94,10 +94,10 @@ class StackedEngine(Engine):
         """On a CPU: large convolutions, and LSTMs, which PyTorch computes there as a whole."""
         if not self.narrow_on_cpu or self.device.type != "cpu":
             return False
-        layers = list(self.net.module.modules())
-        images = any(isinstance(m, conv.Conv2d) for m in layers)
+        modules = list(self.net.module.modules())
+        images = any(isinstance(m, conv.Conv2d) for m in modules)
         large = self._footprint[1] >= MIN_ACTIVATION_BYTES_TO_NARROW
-        return (images and large) or any(isinstance(m, nn.LSTM) for m in layers)
+        return (images and large) or any(isinstance(m, nn.LSTM) for m in modules)
 
     def _can_use_threads(self) -> bool:
         """Clients may train in several threads: nothing they share changes meanwhile. PyTorch's
