@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect.core import tree
+from idiolect.core.batches import BatchPlan
 from idiolect.core.local import Rows
 from idiolect.core.method import cross_entropy
 from idiolect.core.net import Net
@@ -202,3 +203,15 @@ def test_the_usual_loss_has_the_bits_of_pytorchs() -> None:
     weight = torch.rand(6, dtype=torch.float64)
     mine, theirs = (torch.autograd.grad(v @ weight, logits)[0] for v in (ours, plain))
     assert torch.equal(mine, theirs)
+
+
+def test_steps_of_a_client_alone_are_those_of_a_stack() -> None:
+    local: Any = local_of("stacked", [0])
+    steps = local._steps(BatchPlan(batch_size=4, epochs=2), start=[0])
+    cut, together = list(steps), [s for t in range(steps.count) for s in steps.at_step(t)]
+    assert len(cut) == len(together) == steps.count
+    assert len({step.at.shape for step in cut}) == 2  # a last batch has fewer samples
+    for one, other in zip(cut, together, strict=True):
+        assert one.who == other.who and one.weight is other.weight is None
+        for name in ("at", "sample", "y", "size"):
+            assert torch.equal(getattr(one, name), getattr(other, name))

@@ -129,7 +129,9 @@ class Net:
         if self.products is not None and x.is_floating_point() and not exact:
             x = x.to(self.products)
         with self.around(), _no_fast_attention() if self.attends else nullcontext():
-            return self._unrounded(logits_of(functional_call(module, params, (x,))))
+            # Looking for tied weights takes as long as a small layer.
+            out = functional_call(module, params, (x,), tie_weights=bool(self.aliases))
+            return self._unrounded(logits_of(out))
 
     def compute_in(self, dtype: torch.dtype) -> None:
         """From now on compute in a shorter type; leaves, gradients and what comes out keep theirs.

@@ -45,14 +45,18 @@ class Descent:
             return parts | {"taken": like.new_zeros(len(like))}
         return {f"velocity/{n}": torch.zeros_like(v) for n, v in moving.items() if self.momentum}
 
-    def shrink(self, part: Tree, names: Collection[str], length: Tensor, pull: Pull) -> None:
-        """The share of weight decay and pull in a step of `length` `[k]`, in place."""
+    def shrink(
+        self, part: Tree, names: Collection[str], length: float | Tensor, pull: Pull
+    ) -> None:
+        """The share of weight decay and pull in a step of `length`, one for all or `[k]`, in
+        place."""
         anchor, strength = pull
+        left = 1 - length * self.weight_decay
         for n in names:
             w, towards = part[n], anchor.get(n)
             if towards is None:
                 if self.weight_decay:
-                    w.mul_(tree.column(1 - length * self.weight_decay, w))
+                    w.mul_(tree.column(left, w) if isinstance(left, Tensor) else left)
                 continue
             rate = strength + self.weight_decay
             if self.weight_decay:

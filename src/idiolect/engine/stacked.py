@@ -40,10 +40,13 @@ class StackedEngine(Engine):
             if self.device.type == "cuda" and fused() is not None:
                 net.class_loss = loss.of_samples
         self.misfit = self._other_values()
+        if self.device.type == "cpu":
+            devices.keep_freed_memory()
         self.narrow = self._better_alone()
         if self.narrow:
             threads = torch.get_num_threads() if self._can_use_threads() else 1
             self.threads = ClientThreads(self.nets, threads)
+            self.train_net.class_loss = loss.of_one
         on_gpu = self.device.type == "cuda"
         self.captured_steps = CapturedSteps(self.samples) if on_gpu else None
         self._test_layouts: dict[Any, Any] = {}

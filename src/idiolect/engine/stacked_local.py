@@ -80,14 +80,13 @@ class StackedLocal(SamplesLocal):
         grad = {n: torch.zeros_like(state.params[n]) for n in goal.moving}
         with dropout_seed("grad", self):
             for step in steps:
-                part = record.select(state.params, step.who)
-                value, grads = wide.value_and_grad(part, step, state.extra)
+                models = state.models(step.who, goal.moving)
+                value, grads = wide.value_and_grad(models, step, state.extra)
                 share = step.size / share_of[step.who]
-                for n, g in zip(goal.moving, grads, strict=True):
-                    if g is not None:
-                        grad[n][step.who] += g * tree.column(share, g)
+                for n, g in models.with_clients(grads).items():
+                    grad[n][step.who] += g * tree.column(share, g)
                 state.total[step.who] += value * share
-                record.put(state.params, step.who, part)
+                record.put(state.params, step.who, models.rows)
         self.samples_seen += steps.samples
         self.steps_taken += 1  # however many pieces the samples came in
         back = steps.back

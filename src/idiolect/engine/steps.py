@@ -100,8 +100,19 @@ class Steps:
         return torch.where(self._column < size, 1 / size.clamp_min(1), 0.0).to(size.dtype)
 
     def __iter__(self) -> Iterator[Step]:
+        if self.clients == 1:
+            yield from self._of_one()
+            return
         for t in range(self.count):
             yield from self.at_step(t)
+
+    def _of_one(self) -> Iterator[Step]:
+        """The steps of a single client, cut out all at once."""
+        parts = (v.unbind(0) for v in (self.at, self.sample, self.y, self.size))
+        for n, at, sample, y, size in zip(self.sizes[:, 0].tolist(), *parts, strict=True):
+            if n < self.width:
+                at, sample, y = at[:, :n], sample[:, :n], y[:, :n]
+            yield Step(slice(0, 1), at, sample, y, None, size)
 
     def at_step(self, t: int, unusual: bool = False) -> Iterator[Step]:
         """Step t, once for each group of clients that can share it; `unusual`: only the groups

@@ -7,11 +7,11 @@ handle on its data, or whether steps are captured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -39,6 +39,34 @@ class StepState:
     x: Rows | None = None  # inputs that replace the samples'
     lr: float | Tensor = 0.0  # one for all, or [K]
     memory: Tree = field(default_factory=dict)  # [K, ...] of the optimizer (core/optimizer.py)
+    _models: dict[tuple[int, int], Models] = field(default_factory=dict, repr=False)
+
+    def models(self, who: slice | Tensor, moving: Collection[str]) -> Models:
+        """The models of some clients. Those of a range are views, made once for all its steps."""
+        if isinstance(who, Tensor):
+            return Models.of(record.select(self.params, who), moving)
+        key = who.start, who.stop
+        if key not in self._models:
+            self._models[key] = Models.of(record.select(self.params, who), moving)
+        return self._models[key]
+
+
+class Models(NamedTuple):
+    """The models of the clients in a step, three times the same memory."""
+
+    rows: Tree  # [k, ...] changed in place
+    own: Tree  # without the axis of clients where there is one client
+    leaf: Tree  # that, as leaves of a gradient
+
+    @classmethod
+    def of(cls, rows: Tree, moving: Collection[str]) -> Self:
+        alone = len(tree.any_leaf(rows)) == 1
+        own = record.only(rows) if alone else rows
+        return cls(rows, own, {n: v.detach().requires_grad_(n in moving) for n, v in own.items()})
+
+    def with_clients(self, grads: Tree) -> Tree:
+        """Gradients of leaves as those of rows."""
+        return {n: g.view_as(self.rows[n]) for n, g in grads.items()}
 
 
 class StepKind(Protocol):
@@ -50,7 +78,7 @@ class StepKind(Protocol):
     def memory(self, params: Tree) -> Tree:
         """What the optimizer remembers, before the first step."""
 
-    def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
+    def loss_scale(self, lr: float | Tensor, keep: Tensor | float = 1.0) -> Tensor | float:
         """What each client's loss is multiplied by; `keep` is 1 for clients that take the step and
         0 for those that must not move."""
 
@@ -72,45 +100,57 @@ class StackedLoss:
         self, params: Tree, step: Step, extra: tuple[Any, ...], x: Rows | None = None
     ) -> Tensor:
         """What the loss returns for every client in the step: `[k, B]`, coupled `[k]`."""
+        alone = len(step.y) == 1
+        return self._values(record.only(params) if alone else params, step, extra, x)
+
+    def _values(
+        self, params: Tree, step: Step, extra: tuple[Any, ...], x: Rows | None = None
+    ) -> Tensor:
+        """The same; the parameters of a client that is alone in the step have no client axis."""
         if step.inputs is not None:
             inputs = step.inputs
         else:
             inputs = self.samples.inputs(step.sample) if x is None else x.values[step.at]
-        given = (params, inputs, step.y, *(step.part_of(e) for e in extra))
+        given = (inputs, step.y, *(step.part_of(e) for e in extra))
         fn: Callable[..., Tensor] = partial(self.fn, self.net)
         if step.weight is not None and self.net.couples:
             fn, given = layers.with_filling(fn), (step.weight, *given)
         if len(step.y) == 1:  # one client needs no vmap
-            return fn(*(record.only(g) for g in given)).unsqueeze(0)
-        return torch.vmap(fn, randomness="different")(*given)
+            return fn(params, *(record.only(g) for g in given)).unsqueeze(0)
+        return torch.vmap(fn, randomness="different")(params, *given)
 
     def value_and_grad(
         self,
-        params: Tree,
+        models: Models,
         step: Step,
         extra: tuple[Any, ...],
         x: Rows | None = None,
-        scale: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-        """Every client's mean loss `[k]`, and its gradient times the client's `scale` `[k]`."""
-        leaf = {n: v.detach().requires_grad_(n in self.moving) for n, v in params.items()}
-        out = self.values(leaf, step, extra, x)
+        scale: float | Tensor = 1.0,
+    ) -> tuple[Tensor, Tree]:
+        """Every client's mean loss `[k]`, and the gradient of the leaves it has one for, times the
+        client's `scale` `[k]`."""
+        out = self._values(models.leaf, step, extra, x)
         if out.ndim != (1 if self.coupled else 2):
             raise TypeError(
                 "a loss returns one value per sample, or a scalar when passed with coupled=True; "
                 f"got shape {tuple(out.shape[1:])} with coupled={self.coupled}"
             )
         values = out.detach()
+        share: float | Tensor = 1.0
         if self.coupled:
-            share, mean = torch.ones_like(values), values
+            mean = values
         elif step.weight is None:
-            share, mean = torch.full_like(values, 1 / values.shape[1]), values.mean(1)
+            share, mean = 1 / values.shape[1], values.mean(1)
         else:
             share, mean = step.weight, (values * step.weight).sum(1)
-        if scale is not None:
-            share = share * tree.column(scale, share)
-        leaves = [leaf[n] for n in self.moving]
-        return mean, torch.autograd.grad(_Led.apply(out, share), leaves, allow_unused=True)
+        if isinstance(scale, Tensor):
+            scale = tree.column(scale, values)
+        led = share * scale
+        led = led.expand_as(values) if isinstance(led, Tensor) else torch.full_like(values, led)
+        leaves = [models.leaf[n] for n in self.moving]
+        grads = torch.autograd.grad(_Led.apply(out, led), leaves, allow_unused=True)
+        found = zip(self.moving, grads, strict=True)
+        return mean, {n: g for n, g in found if g is not None}
 
 
 class _Led(Function):
@@ -140,29 +180,29 @@ class SgdStep:
     def memory(self, params: Tree) -> Tree:
         return self.descent.memory(tree.pick(params, self.loss.moving))
 
-    def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
+    def loss_scale(self, lr: float | Tensor, keep: Tensor | float = 1.0) -> Tensor | float:
         """Gradients come out with the length of the step where they may, which saves two passes
         over all parameters."""
         return lr * keep if self.descent.scales else keep
 
     def step(self, step: Step, state: StepState) -> None:
         extra, pull = self._extra(step, state)
-        scale = step.loss_scale
-        if scale is None:
-            scale = self.loss_scale(_lr_of(step, state), torch.ones_like(step.size))
+        scale: float | Tensor = self.loss_scale(_lr_of(step, state))
+        if step.loss_scale is not None:
+            scale = step.loss_scale
         for _ in range(self.repeat):
-            part = record.select(state.params, step.who)
-            moving = tree.pick(part, self.loss.moving)
+            models = state.models(step.who, self.loss.moving)
+            part, moving = models.rows, tree.pick(models.rows, self.loss.moving)
             inside = StepsInside(moving) if self.descent.scales else None
             with inside or nullcontext():
-                value, grads = self.loss.value_and_grad(part, step, extra, state.x, scale)
-            known = {n: g for n, g in zip(self.loss.moving, grads, strict=True) if g is not None}
+                value, grads = self.loss.value_and_grad(models, step, extra, state.x, scale)
             if inside is None:
-                self.descent.descend(step, _lr_of(step, state), state.memory, part, known, pull)
+                grads = models.with_clients(grads)
+                self.descent.descend(step, _lr_of(step, state), state.memory, part, grads, pull)
             else:
-                gone = [n for n in moving if n in known or n in inside.names or n in pull[0]]
+                gone = [n for n in moving if n in grads or n in inside.names or n in pull[0]]
                 self.descent.shrink(part, gone, scale, pull)
-                torch._foreach_sub_([part[n] for n in known], list(known.values()))
+                torch._foreach_sub_([models.own[n] for n in grads], list(grads.values()))
                 inside.take()
             record.put(state.params, step.who, part)
             _add(state.total, step.who, value, step.size)
@@ -204,13 +244,14 @@ class SquaredNormStep:
     def memory(self, params: Tree) -> Tree:
         return {}
 
-    def loss_scale(self, lr: float | Tensor, keep: Tensor) -> Tensor:
+    def loss_scale(self, lr: float | Tensor, keep: Tensor | float = 1.0) -> Tensor | float:
         return keep
 
     def step(self, step: Step, state: StepState) -> None:
-        part = record.select(state.params, step.who)
-        _, grads = self.loss.value_and_grad(part, step, state.extra, scale=step.loss_scale)
-        norms = [g.reshape(len(g), -1).square().sum(1) for g in grads if g is not None]
+        models = state.models(step.who, self.loss.moving)
+        scale = 1.0 if step.loss_scale is None else step.loss_scale
+        _, grads = self.loss.value_and_grad(models, step, state.extra, scale=scale)
+        norms = [g.reshape(len(step.y), -1).square().sum(1) for g in grads.values()]
         state.total[step.who] += torch.stack(norms).sum(0)
 
 

@@ -87,7 +87,7 @@ def test_installed_layers_have_pytorchs_values_and_derivatives(
         monkeypatch.setitem(conv.ROUTES, name, chosen)
     ours = deepcopy(model())
     layers.install(ours, torch.device("cpu"))
-    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, nn.Linear}
+    assert conv.Conv2d in {type(m) for m in ours.modules()}
     for a, b in zip(derivatives(model()), derivatives(ours), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
@@ -201,7 +201,7 @@ def test_batch_norms_leave_out_samples_that_fill_up_a_batch(clients: int) -> Non
     def loss(p: dict[str, torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (functional_call(ours, p, (x,)).square().sum((1, 2, 3)) * w).sum()
 
-    found = vmap(layers.with_filling(loss))(weight, p, x, weight)
+    found = vmap(layers.with_filling(loss))(p, weight, x, weight)
     true = []
     for k, size in enumerate(sizes.tolist()):
         out = functional_call(plain, {n: v[k] for n, v in q.items()}, (x[k, :size],))
@@ -222,7 +222,7 @@ def test_a_batch_norm_that_sees_other_samples_says_so() -> None:
     ours = nn.Sequential(nn.BatchNorm2d(3))
     layers.install(ours, torch.device("cuda"))
     with pytest.raises(TypeError, match="coupled=True"):
-        layers.with_filling(ours)(torch.tensor([0.5, 0.5]), torch.rand(4, 3, 2, 2))
+        layers.with_filling(ours)(torch.rand(4, 3, 2, 2), torch.tensor([0.5, 0.5]))
 
 
 def test_unusual_layers_are_left_alone() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from idiolect.engine.layers.conv import Conv1d, Conv2d, PooledConv2d
-from idiolect.engine.layers.linear import StackedLinear
+from idiolect.engine.layers.linear import StackedLinear, onednn_is_faster
 from idiolect.engine.layers.norm import (
     StackedBatchNorm2d,
     StackedLayerNorm,
@@ -29,7 +29,9 @@ def install(module: nn.Module, device: torch.device) -> None:
         if isinstance(layers, nn.Sequential):
             _pool_first(layers)
     better: list[Any] = [Conv1d, Conv2d, StackedLayerNorm]
-    if device.type == "cuda":  # elsewhere PyTorch's own are as good, and cost less per call
+    if device.type != "cuda":  # other layers of PyTorch's are as good there, and cost less per call
+        better += [StackedLinear] if onednn_is_faster() else []
+    else:
         better += [StackedBatchNorm2d]
         better += [StackedLinear] if fused() is None else [StackedLinear, MaxPool2d]
     for layer in module.modules():

@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from idiolect.core.task import CLASSIFICATION
-from idiolect.engine.layers.stack_function import Stacked, fused_loss
+from idiolect.engine.layers.stack_function import Stacked, fused_loss, in_transform
 
 
 def of_samples(out: Tensor, y: Tensor) -> Tensor:
@@ -15,6 +16,13 @@ def of_samples(out: Tensor, y: Tensor) -> Tensor:
         return CLASSIFICATION.loss(out, y)
     value: Tensor = CrossEntropy.apply(out[None], y[None]).squeeze(0)
     return value
+
+
+def of_one(out: Tensor, y: Tensor) -> Tensor:
+    """The same on a CPU, for clients that are alone: PyTorch's own, in one operation."""
+    return (
+        CLASSIFICATION.loss(out, y) if in_transform() else F.cross_entropy(out, y, reduction="none")
+    )
 
 
 class CrossEntropy(Stacked):

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from idiolect.core.tree import Tree
 from idiolect.engine.layers.autotune import AUTOTUNER, about
 from idiolect.engine.layers.stack_function import Stacked, fused, fused_norm, in_transform, in_vmap
 
@@ -40,13 +41,13 @@ _weights: ContextVar[Tensor | None] = ContextVar("weights", default=None)  # of 
 
 
 def with_filling(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`fn` of ONE client, with the weights `[B]` of its samples first: batch norms inside see those
-    whose weight is zero as if they were not there. The weights sum to 1."""
+    """`fn` of ONE client, with the weights `[B]` of its samples after its model: batch norms inside
+    see those whose weight is zero as if they were not there. The weights sum to 1."""
 
-    def filled(weight: Tensor, *given: Any) -> Tensor:
+    def filled(params: Tree, weight: Tensor, *given: Any) -> Tensor:
         token = _weights.set(weight)
         try:
-            return fn(*given)
+            return fn(params, *given)
         finally:
             _weights.reset(token)
 
