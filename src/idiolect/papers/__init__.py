@@ -1,6 +1,6 @@
 """The papers' tables and figures as files: what to run, the papers' own numbers, and their claims.
 
-recipe.py           a recipe file, read and checked
+recipe.py           a recipe file, read and checked (recipe_checks.py)
 cells.py            the runs of a recipe: one per row, column and seed
 numbers.py          what a run shows: named numbers (rare ones in special_numbers.py), series
 run_record.py       a finished run as a line of runs.jsonl
