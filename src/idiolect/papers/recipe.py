@@ -14,8 +14,10 @@ from idiolect.papers.recipe_checks import (
     check_names,
     check_paper_values,
     check_texts,
+    check_tuned,
 )
 from idiolect.runs.config import read_yaml
+from idiolect.runs.trials import points
 
 FOLDER = Path(__file__).parent / "recipes"
 PAPERS = {
@@ -53,6 +55,12 @@ class RecipeRow(Checked):
     columns: tuple[str, ...] | None = hyper(None, "columns it is run in; all if not given")
     metric: str | None = hyper(None, "number it shows; the column's or recipe's if not given")
     panel: str = hyper("", "figure: panel it is drawn in")
+    tune: dict = hyper({}, "values of the method's settings to choose from on validation samples")
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The values of a tuned row that are tried."""
+        return points(self.tune) if self.tune else []
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,7 @@ class Recipe(Checked):
     kind: Literal["table", "figure"] = hyper("table", "table or figure")
     title: str = hyper("", "title")
     seeds: tuple[int, ...] = hyper((0, 1, 2), "seeds of the full size")
+    tune_seeds: tuple[int, ...] = hyper((), "seeds of trials; those of the cells if not given")
     metric: str = hyper("protocol", "number of a cell")
     stop: str = hyper("", "why it cannot be run")
     base: dict = hyper({}, "settings every cell starts from")
@@ -251,6 +260,8 @@ def _checked(loaded: dict[str, Any], file: Path) -> Recipe:
         raise UserError("kind: figure and the section figure belong together")
     check_names(recipe)
     check_paper_values(recipe)
+    for row in recipe.rows:
+        check_tuned(row)
     for claim in recipe.claims:
         check_claim(recipe, claim)
     _ = recipe.size, recipe.shown

@@ -1,5 +1,6 @@
 """What a recipe file must be: known names, ids, numbers where numbers are meant; else one line."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,8 +9,9 @@ from idiolect.core.text import one_line, shortened
 from idiolect.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from idiolect.papers.recipe import Claim, Recipe
+    from idiolect.papers.recipe import Claim, Recipe, RecipeRow
 
+MOST_POINTS = 100  # of a grid
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -38,6 +40,22 @@ def check_names(recipe: "Recipe") -> None:
     for cell in recipe.cells:
         _known(as_tuple(cell.row), rows, "row in cells")
         _known(as_tuple(cell.column), columns, "column in cells")
+
+
+def check_tuned(row: "RecipeRow") -> None:
+    what = f"row {row.id}: tune"
+    for key, values in row.tune.items():
+        if not str(key).startswith("method.") or key == "method.name":
+            raise UserError(f"{what} takes settings of its method such as method.lr, got '{key}'")
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{what} {key} must be a list of values such as [0.01, 0.1]")
+        if any(value in values[:k] for k, value in enumerate(values)):
+            raise UserError(f"{what} {key} has a value twice")
+    count = math.prod(len(values) for values in row.tune.values())
+    if row.tune and not 2 <= count <= MOST_POINTS:
+        raise UserError(f"{what} has {count} points to choose from; give 2 to {MOST_POINTS}")
+    if row.tune and not row.extra:
+        raise UserError(f"row {row.id} is tuned, as no row of the paper is; add extra: true")
 
 
 def check_paper_values(recipe: "Recipe") -> None:
