@@ -228,7 +228,8 @@ def test_what_is_not_chosen_yet_says_how_far_it_is() -> None:
     assert half.line == "not yet, 2 of 3 trials are there"
     tuned = {("tuned", "even"): half}
     assert states(tuned) == {("tuned", "even"): WAITING}
-    table = PaperTable(tiny(**CHANGES), {}, {}, tuned=tuned)
+    table = PaperTable(tiny(**CHANGES), {}, {}, tuned=tuned | {("tuned", "skewed"): half})
+    assert table.remarks[0].endswith("Chosen: Even, skewed: not yet, 2 of 3 trials are there.")
     assert f"| {WAITING}<br>" in markdown(table) and WAITING in latex(table)
 
 

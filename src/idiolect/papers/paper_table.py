@@ -112,11 +112,14 @@ class PaperTable:
         held = f"{100 * VAL_SHARE:g} % of every client's training samples"
         held += f", seed{'s' if len(seeds) > 1 else ''} {_spans(seeds)}"
         grid = "; ".join(f"{key} from {', '.join(map(str, v))}" for key, v in row.tune.items())
-        there = [(c.label or c.id, self.tuned.get((row.id, c.id))) for c in self.columns]
-        found = [f"{label}: {one.line}" for label, one in there if one]
+        found: dict[str, list[str]] = {}
+        for column in self.columns:
+            if one := self.tuned.get((row.id, column.id)):
+                found.setdefault(one.line, []).append(column.label or column.id)
+        each = [f"{', '.join(columns)}: {line}" for line, columns in found.items()]
         return (
             f"{row.label or row.id} is tuned in every column on validation samples ({held}): "
-            f"{grid}. Chosen: {'; '.join(found)}."
+            f"{grid}. Chosen: {'; '.join(each)}."
         )
 
     def _full_seeds(self) -> Sequence[int]:
