@@ -22,6 +22,11 @@ def test_a_recipe_is_read() -> None:
     assert made.has_cell("prox", "even") and not made.has_cell("prox", "skewed")
 
 
+def tuned(tune: Any, **changes: Any) -> dict[str, Any]:
+    row = {"id": "t", "method": "fedavg", "extra": True, "tune": tune}
+    return {"rows": [*TINY["rows"], row | changes]}
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"titel": "x"}, "did you mean 'title'"),
     ({"paper": "fedass"}, "did you mean 'fedas'"),
@@ -44,6 +49,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kind": "figure"}, "belong together"),
     ({"first": ["late"]}, "column in first"),
     ({"cells": [{"row": "none", "set": {}}]}, "row in cells"),
+    (tuned({"rounds": [1, 2]}), "row t: tune takes settings of its method such as method.lr"),
+    (tuned({"method.name": ["fedavg", "local"]}), "takes settings of its method"),
+    (tuned({"method": {"lr": [1, 2]}}), "takes settings of its method"),
+    (tuned({"method.lr": 0.1}), "row t: tune method.lr must be a list of values"),
+    (tuned({"method.lr": []}), "must be a list of values"),
+    (tuned({"method.lr": [0.1, 0.1]}), "has a value twice"),
+    (tuned({"method.lr": [0.1]}), "has 1 points to choose from; give 2 to 100"),
+    (tuned({f"method.x{k}": list(range(10)) for k in range(9)}), "has 1000000000 points"),
+    (tuned([0.1, 0.2]), "tune must be a section with keys"),
+    (tuned({"method.lr": [0.1, 0.2]}, extra=False), "add extra: true"),
+    ({"tune_seeds": ["a"]}, "tune_seeds"),
 ]
 
 

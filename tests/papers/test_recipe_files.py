@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from idiolect.papers import recipe as recipes
-from idiolect.papers.cells import cells, settings_digest
+from idiolect.papers.cells import cells, settings_digest, trials
 from idiolect.papers.numbers import NAMED, SERIES
 from idiolect.papers.recipe import Claim, Recipe
 from idiolect.papers.special_numbers import SPECIAL
@@ -63,9 +63,14 @@ def test_the_claims_are_many_and_say_where_the_paper_makes_them():
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_makes_a_valid_config(name, quick):
-    made = cells(read(name), seeds=[0], quick=quick)
+    recipe = read(name)
+    made = cells(recipe, seeds=[0], quick=quick)
     assert made
-    assert {cell.broken for cell in made} == {""}
+    assert {cell.broken for cell in made if not cell.waiting} == {""}
+    tuned = {(cell.row, cell.column) for cell in made if cell.waiting}
+    tried = trials(recipe, quick)
+    assert {(cell.row, cell.column) for cell in tried} == tuned
+    assert not any(cell.broken for cell in tried)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +91,7 @@ def test_quick_is_much_smaller_than_the_whole(name):
 
 def _runs(recipe: Recipe, quick: bool) -> dict[str, Config]:
     """The runs of one seed by their settings: cells that share a run count once."""
-    made = cells(recipe, seeds=[0], quick=quick)
+    made = [*cells(recipe, seeds=[0], quick=quick), *trials(recipe, quick)]
     return {settings_digest(cell.config): cell.config for cell in made}
 
 

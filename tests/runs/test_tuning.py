@@ -67,6 +67,17 @@ def test_test_samples_choose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert tuning.tune(plan, Progress())["local"][0].values == chosen == {"lr": 0.3}
 
 
+def test_a_trial_that_diverged_cannot_win(tmp_path: Path) -> None:
+    """Nor can one that diverged in one of its seeds."""
+    plan = planned(tmp_path, ["local"], "lr=0.0001,0.3", seeds=(0, 1))
+    tuning.tune(plan, Progress())
+    [out] = [item.out for item in plan if item.out.name == "local-lr0.3-seed1"]
+    summary = json.loads((out / "summary.json").read_text())
+    (out / "summary.json").write_text(json.dumps(summary | {"diverged": True}))
+    first, last = tuning.tune(plan, Progress())["local"]
+    assert first.values == {"lr": 0.0001} and last.validation is None
+
+
 @pytest.mark.parametrize(
     ("methods", "tunes", "said"),
     [

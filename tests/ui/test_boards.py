@@ -78,11 +78,11 @@ def test_a_cell_whose_run_is_locked_is_running(one_recipe: None, tmp_path: Path)
     about = {"title": "", "done": 2, "nodata": 1, "verdicts": ""}
     board._known[RECIPE] = (board._stamp(RECIPE), about)
     job = SimpleNamespace(outs=[tmp_path / "going", tmp_path / "not-begun"])
-    board._parts[RECIPE] = SimpleNamespace(found=SimpleNamespace(jobs=[job]))
+    board._parts[RECIPE] = SimpleNamespace(found=SimpleNamespace(jobs=[job], waiting=[None]))
     with going_run(tmp_path / "going", 400, 0.05):
         (card,) = board()
-    assert card["cells"] == ["done", "done", "running", "missing", "nodata"]
-    assert card["told"] == "2 done, 1 running, 1 missing, 1 without data"
+    assert card["cells"] == ["done", "done", "running", "missing", "missing", "nodata"]
+    assert card["told"] == "2 done, 1 running, 2 missing, 1 without data"
 
 
 def test_what_sites_did_is_read_once(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def show(campaign: "Campaign", form: str) -> None:
             sys.stdout.write(one.rendered(form))
             continue
         screen.print_view(one.view())
+        for line in one.table.remarks:
+            print(line)
         for verdict in one.verdicts():
             print(verdict.line)
         for line in one.missing_lines():

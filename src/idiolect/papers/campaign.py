@@ -1,6 +1,7 @@
 """Recipes from beginning to end: find what is missing, run it, and write what came out."""
 
 import json
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,13 +10,21 @@ from typing import Any
 
 from idiolect.core import files
 from idiolect.errors import UserError
-from idiolect.papers import cell_list, paper_figure, paper_table, planner
-from idiolect.papers.cells import cells, check_only, with_cells_of_the_same_runs
+from idiolect.papers import cell_list, paper_figure, paper_table, planner, tuned_rows
+from idiolect.papers.cells import (
+    WAITING,
+    Cell,
+    cells,
+    check_only,
+    trials,
+    with_cells_of_the_same_runs,
+)
 from idiolect.papers.paper_table import PaperTable
-from idiolect.papers.planner import Missing
+from idiolect.papers.planner import CellJob, Missing
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Results
 from idiolect.papers.runner import Outcome, RecipeProgress, Runner, clock
+from idiolect.papers.tuned_rows import Tuned
 from idiolect.papers.verdicts import Verdict, judge
 from idiolect.runs.build import builder
 
@@ -26,6 +35,7 @@ class RecipePart:
 
     recipe: Recipe
     results: Results
+    tuned: Tuned
     found: Missing
 
     @cached_property
@@ -34,13 +44,14 @@ class RecipePart:
 
     @cached_property
     def table(self) -> PaperTable:
-        states = {(cell.row, cell.column): "no data" for cell, _ in self.found.no_data}
+        states = {(cell.row, cell.column): "stopped" for cell in self.found.broken}
+        states |= tuned_rows.states(self.tuned)
+        states |= {(cell.row, cell.column): "no data" for cell, _ in self.found.no_data}
         failed = self.results.failures()
         for cell in (cell for job in self.found.jobs for cell in job.cells):
             if cell.name in failed:
                 states[cell.row, cell.column] = "failed"
-        states |= {(cell.row, cell.column): "stopped" for cell in self.found.broken}
-        return PaperTable(self.recipe, self.values, states, self.results.quick)
+        return PaperTable(self.recipe, self.values, states, self.results.quick, self.tuned)
 
     def verdicts(self) -> list[Verdict]:
         return judge(self.recipe, self.values, self.results.quick)
@@ -62,6 +73,9 @@ class RecipePart:
         for job in self.found.jobs:
             reason = next((failed[c.name] for c in job.cells if c.name in failed), "")
             lines.append(f"missing: {job.label}" + (f" (failed: {reason})" if reason else ""))
+        if self.found.waiting:
+            names = dict.fromkeys(cell.label for cell in self.found.waiting)
+            lines.append(f"{WAITING}, {len(self.found.waiting)} cells: {', '.join(names)}")
         for reason in dict.fromkeys(reason for _, reason in self.found.no_data):
             count = sum(one == reason for _, one in self.found.no_data)
             lines.append(f"no data for {count} runs: {reason}")
@@ -88,7 +102,7 @@ class RecipePart:
 
     @property
     def lacking(self) -> int:
-        return sum(len(job.cells) for job in self.found.jobs)
+        return sum(len(job.cells) for job in self.found.jobs) + len(self.found.waiting)
 
     @property
     def without_data(self) -> int:
@@ -107,6 +121,8 @@ class RecipePart:
             for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
                 files.write_text(folder / f"table.{ending}", self.rendered(form))
             files.write_text(folder / "verdicts.json", _as_json(self.verdicts()))
+            if self.tuned:
+                files.write_json(folder / "tuning.json", tuned_rows.as_json(self.tuned))
             if self.recipe.kind == "figure":
                 try:
                     paper_figure.write(self.results)
@@ -136,10 +152,39 @@ class Campaign:
         self.parts = [self._part(recipe) for recipe in recipes]
 
     def run(self, processes: int, budget: float | None, progress: RecipeProgress) -> Outcome:
-        """Take over what other recipes have, then run what is still missing."""
-        others = planner.all_results(self.root, self.quick)
-        self._borrow(others, progress)
-        jobs = [job for part in self.parts for job in part.found.jobs]
+        """Take over what other recipes have, then run what is still missing: first all that is
+        known, then what its trials chose."""
+        until = None if budget is None else time.monotonic() + budget
+        outcome, tried = Outcome(), set[Path]()
+        for part in self.parts:
+            for line in part.missing_lines():
+                if not line.startswith("missing"):
+                    progress.note(f"{part.recipe.name}: {line}")
+        while not outcome.interrupted:
+            others = planner.all_results(self.root, self.quick)
+            self._borrow(others, progress)
+            jobs = [job for part in self.parts for job in part.found.jobs]
+            jobs = [job for job in jobs if tried.isdisjoint(job.outs)]
+            if not jobs:
+                break
+            tried.update(out for job in jobs for out in job.outs)
+            left = None if until is None else max(0.0, until - time.monotonic())
+            outcome.add(self._run(jobs, others, processes, left, progress))
+        self.interrupted = outcome.interrupted
+        if outcome.out_of_time:
+            progress.note("the budget is spent; the same command goes on")
+        elif outcome.interrupted:
+            progress.note("stopped; the same command goes on")
+        return outcome
+
+    def _run(
+        self,
+        jobs: Sequence[CellJob],
+        others: Sequence[Results],
+        processes: int,
+        budget: float | None,
+        progress: RecipeProgress,
+    ) -> Outcome:
         for job in jobs:
             for cell in job.cells:
                 builder(cell.config, self.allow_code, f"recipe {job.label}")
@@ -149,20 +194,9 @@ class Campaign:
         order = planner.ordered(jobs, values)
         if budget is None and processes > 1:  # all will be done: no long one at the end, alone
             order.sort(key=lambda job: -job.seconds)
-        for part in self.parts:
-            for line in part.missing_lines():
-                if not line.startswith("missing"):
-                    progress.note(f"{part.recipe.name}: {line}")
-        if not order:
-            return Outcome()
         total = clock(sum(job.seconds for job in order) / processes)
         progress.note(f"{len(order)} stacks of runs to do, estimated {total}")
         outcome = Runner(order, processes, budget, progress, self.allow_code, on_gpu).run()
-        self.interrupted = outcome.interrupted
-        if outcome.out_of_time:
-            progress.note("the budget is spent; the same command goes on")
-        elif outcome.interrupted:
-            progress.note("stopped; the same command goes on")
         self.parts = [self._part(recipe) for recipe in self.recipes]
         return outcome
 
@@ -179,6 +213,7 @@ class Campaign:
             {
                 **part.counts(),
                 "table": [vars(cell) for cell in part.table.cells.values() if cell.exists],
+                "tuning": tuned_rows.as_json(part.tuned),
                 "verdicts": json.loads(_as_json(part.verdicts())),
                 "missing": part.missing_lines(),
             }
@@ -187,12 +222,17 @@ class Campaign:
 
     def _part(self, recipe: Recipe) -> RecipePart:
         results = Results(self.root, recipe, self.quick)
-        wanted = cells(recipe, self.seeds, self.quick, self.only, self.how)
+        tuned = tuned_rows.tuned_cells(results)
+        chosen = tuned_rows.chosen(tuned)
+
+        def planned(only: Sequence[str]) -> list[Cell]:
+            tried = trials(recipe, self.quick, only, self.how)
+            return [*tried, *cells(recipe, self.seeds, self.quick, only, self.how, chosen)]
+
+        wanted = planned(self.only)
         if self.only:
-            wanted = with_cells_of_the_same_runs(
-                wanted, cells(recipe, self.seeds, self.quick, (), self.how)
-            )
-        return RecipePart(recipe, results, planner.missing(results, wanted, self.out))
+            wanted = with_cells_of_the_same_runs(wanted, planned(()))
+        return RecipePart(recipe, results, tuned, planner.missing(results, wanted, self.out))
 
     def _borrow(self, others: Sequence[Results], progress: RecipeProgress) -> None:
         for part in self.parts:
@@ -235,11 +275,11 @@ def check_recipes(recipes: Sequence[Recipe]) -> list[str]:
     for recipe in recipes:
         for quick in (False, True):
             try:
-                found = cells(recipe, quick=quick)
+                found = [*trials(recipe, quick), *cells(recipe, quick=quick)]
             except UserError as error:
                 lines.append(f"{recipe.name}: {error}")
                 continue
-            stop = {recipe.stop, *(column.stop for column in recipe.columns)}
+            stop = {WAITING, recipe.stop, *(column.stop for column in recipe.columns)}
             broken = dict.fromkeys(c.broken for c in found if c.broken and c.broken not in stop)
             lines += [f"{recipe.name}: {reason}" for reason in broken]
     return lines

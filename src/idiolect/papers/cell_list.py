@@ -4,6 +4,7 @@ import csv
 import io
 
 from idiolect.core import files
+from idiolect.papers import tuned_rows
 from idiolect.papers.cells import Cell, cells
 from idiolect.papers.results import Results
 from idiolect.papers.run_record import Record
@@ -15,8 +16,9 @@ COLUMNS = (
 
 
 def finished(results: Results) -> list[tuple[Cell, Record]]:
-    """All cells that have a record, whatever seeds were run."""
-    everything = cells(results.recipe, results.seeds, results.quick)
+    """All cells that have a record, whatever seeds were run; trials are none."""
+    chosen = tuned_rows.chosen(tuned_rows.tuned_cells(results))
+    everything = cells(results.recipe, results.seeds, results.quick, chosen=chosen)
     found = [(cell, results.of(cell)) for cell in everything if not cell.broken]
     return [(cell, record) for cell, record in found if record is not None]
 

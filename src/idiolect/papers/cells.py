@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
@@ -19,23 +19,43 @@ from idiolect.simulation.protocols import protocol
 CIRCUMSTANCES = ("keep", "log", "device", "dtype", "engine", "checkpoint_every", "save_models")
 
 
+WAITING = "waiting for tuning"
+VAL_SHARE = 0.2  # of every client's training samples: what trials keep for validation
+Chosen = Mapping[tuple[str, str], Mapping[str, Any] | str]  # values, or why there are none
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One run of a recipe. `broken` says why its settings cannot be resolved."""
+    """One run of a recipe. `broken` says why it cannot be run; `point` has the values of a trial,
+    which is a run that only helps to choose the settings of the cell."""
 
     row: str
     column: str
     seed: int
     config: Config
     broken: str = ""
+    point: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, int]:
         return self.row, self.column, self.seed
 
     @property
+    def label(self) -> str:
+        return " ".join([f"{self.row}/{self.column}", *told(self.point)])
+
+    @property
     def name(self) -> str:
-        return f"{self.row}/{self.column} seed {self.seed}"
+        return f"{self.label} seed {self.seed}"
+
+    @property
+    def waiting(self) -> bool:
+        return self.broken == WAITING
+
+
+def told(point: Mapping[str, Any]) -> list[str]:
+    """The values of a trial as people read them: `lr=0.01`."""
+    return [f"{key.removeprefix('method.')}={value}" for key, value in point.items()]
 
 
 def cells(
@@ -44,16 +64,39 @@ def cells(
     quick: bool = False,
     only: Sequence[str] = (),
     how: Mapping[str, Any] | None = None,
+    chosen: Chosen | None = None,
 ) -> list[Cell]:
-    """All cells, or those that `only` names; `how`: settings such as device and dtype."""
+    """All cells, or those that `only` names; `how`: settings such as device and dtype. `chosen` has
+    the values of tuned rows by row and column; without them their cells are waiting."""
     seeds = planned_seeds(recipe, quick) if seeds is None else seeds
     recipe = recipe.shrunk() if quick else recipe
     found = []
-    for r, c in _places(recipe):
-        if not _named(r.id, c.id, only):
-            continue
-        cell = _cell(recipe, r, c, seeds[0], quick, how or {}) if seeds else None
+    for r, c in _places(recipe, only):
+        values = (chosen or {}).get((r.id, c.id), WAITING) if r.tune else {}
+        over, why_not = ({}, values) if isinstance(values, str) else (values, "")
+        cell = _cell(recipe, r, c, seeds[0], quick, {**(how or {}), **over}) if seeds else None
+        if cell is not None and why_not and not cell.broken:
+            cell = replace(cell, broken=why_not)
         found += [_of_seed(cell, seed) for seed in seeds if cell is not None]
+    return found
+
+
+def trials(
+    recipe: Recipe,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    how: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """The runs that choose the values of tuned rows: every point with the same seeds, whatever
+    seeds the cells are run with, so that nothing but the recipe decides what is chosen."""
+    seeds = trial_seeds(recipe, quick)
+    recipe = recipe.shrunk() if quick else recipe
+    found = []
+    for r, c in _places(recipe, only):
+        for point in r.points:
+            over = {**(how or {}), **point, "split.val_share": VAL_SHARE}
+            cell = replace(_cell(recipe, r, c, seeds[0], quick, over), point=point)
+            found += [_of_seed(cell, seed) for seed in seeds]
     return found
 
 
@@ -72,8 +115,8 @@ def with_cells_of_the_same_runs(wanted: Sequence[Cell], all_cells: Sequence[Cell
     """Those that are wanted, and others that the same runs fill: a run that is made once should
     leave the numbers of all its cells."""
     runs = {settings_digest(cell.config) for cell in wanted if not cell.broken}
-    there = {cell.key for cell in wanted}
-    others = [cell for cell in all_cells if not cell.broken and cell.key not in there]
+    there = {cell.name for cell in wanted}
+    others = [cell for cell in all_cells if not cell.broken and cell.name not in there]
     return [*wanted, *(cell for cell in others if settings_digest(cell.config) in runs)]
 
 
@@ -84,19 +127,25 @@ def _of_seed(cell: Cell, seed: int) -> Cell:
 
 
 def count(recipe: Recipe, quick: bool = False) -> int:
-    """How many cells there are."""
+    """How many cells and trials there are."""
     places = _places(recipe.shrunk() if quick else recipe)
-    return len(places) * len(planned_seeds(recipe, quick))
+    tried = sum(len(row.points) for row, _ in places)
+    return len(places) * len(planned_seeds(recipe, quick)) + tried * len(trial_seeds(recipe, quick))
 
 
 def planned_seeds(recipe: Recipe, quick: bool = False) -> Sequence[int]:
     return recipe.size.seeds if quick else recipe.seeds
 
 
-def _places(recipe: Recipe) -> list[tuple[RecipeRow, RecipeColumn]]:
-    """The rows and columns that meet in a cell."""
+def trial_seeds(recipe: Recipe, quick: bool = False) -> Sequence[int]:
+    return planned_seeds(recipe, quick) if quick else recipe.tune_seeds or recipe.seeds
+
+
+def _places(recipe: Recipe, only: Sequence[str] = ()) -> list[tuple[RecipeRow, RecipeColumn]]:
+    """The rows and columns that meet in a cell, or those that `only` names."""
     both = ((r, c) for r in recipe.rows for c in recipe.columns)
-    return [(r, c) for r, c in both if recipe.has_cell(r.id, c.id)]
+    there = [(r, c) for r, c in both if recipe.has_cell(r.id, c.id)]
+    return [(r, c) for r, c in there if _named(r.id, c.id, only)]
 
 
 def same_settings(recorded: Config, planned: Config) -> bool:
@@ -176,7 +225,7 @@ def _config(
         small = nested(recipe.size.set)
         small["method"] = {k: v for k, v in small.get("method", {}).items() if k in own}
         layers += [small, {"rounds": recipe.size.rounds} if recipe.size.rounds else {}]
-    layers.append({**how, "seed": seed})
+    layers.append(nested({**how, "seed": seed}))
     config = settings.resolve_layers(layers)
     config["checkpoint_every"] = max(10, -(-config["rounds"] // 5))
     return config

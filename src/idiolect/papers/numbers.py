@@ -41,6 +41,7 @@ SERIES = {
     "accuracy_after": "accuracy_after.mean",
     "accuracy_global": "accuracy_global.pooled",
 }
+SHARES = ("protocol", "validation", "unseen", "unseen_after")  # accuracies by another name
 MISSING = object()
 
 
@@ -147,19 +148,23 @@ def _of_clients(run: FinishedRun, column: str, scale: float) -> list[Moment]:
 
 def protocol_value(run: FinishedRun, until: int | None = None) -> dict[str, Any]:
     """The protocol's number, also as it was after `until` rounds."""
-    from idiolect.methods import REGISTRY
-
     rounds = metrics.rounds_of(run.table)
     if until is not None:
         rounds = {t: rows for t, rows in rounds.items() if t <= until}
+    return metrics.protocol_value(rounds, run.config["protocol"], has_personal_model(run))
+
+
+def has_personal_model(run: FinishedRun) -> bool:
+    """Whether clients hold a model of their own besides the locally trained one."""
+    from idiolect.methods import REGISTRY
+
     method = run.config["method"]["name"]
-    personal = method not in REGISTRY or REGISTRY[method].personal_part != "nothing"
-    return metrics.protocol_value(rounds, run.config["protocol"], personal)
+    return method not in REGISTRY or REGISTRY[method].personal_part != "nothing"
 
 
 def is_fraction(name: str) -> bool:
     """Whether it is shown in percent."""
-    return "accuracy" in name or name.split(".")[0] in ("protocol", "unseen", "unseen_after")
+    return "accuracy" in name or name.split(".")[0] in SHARES
 
 
 def unit(metric: str) -> str:

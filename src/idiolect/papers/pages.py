@@ -16,6 +16,7 @@ from idiolect.papers.cells import count, planned_seeds
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.recipe import PAPERS, Recipe
 from idiolect.papers.results import Results
+from idiolect.papers.tuned_rows import tuned_cells
 from idiolect.papers.verdicts import Values, Verdict, judge
 
 MARKS = {"holds": "**holds**", "does not hold": "**does not hold**"}
@@ -49,10 +50,11 @@ class Section:
         return [found.count(a) for a in ("holds", "does not hold", "not enough evidence")]
 
     def counts(self) -> tuple[int, int]:
-        """Cells done, and all."""
+        """Cells and trials done, and all."""
         seeds = planned_seeds(self.recipe, self.quick)
         done = [cell for cell, _ in cell_list.finished(self.results) if cell.seed in seeds]
-        return len(done), count(self.recipe, self.quick)
+        tried = sum(one.finished for one in tuned_cells(self.results).values())
+        return len(done) + tried, count(self.recipe, self.quick)
 
 
 def render(results: Path, docs: Path) -> dict[str, str]:
@@ -111,7 +113,8 @@ def _recipe(one: Section, link: Path) -> Iterator[str]:
     name, folder = one.recipe.name, one.results.folder
     place = link / name / "quick" if one.quick else link / name
     option = " --quick" if one.quick else ""
-    table = PaperTable(one.recipe, one.values, one.results.states(), one.quick)
+    tuned = tuned_cells(one.results)
+    table = PaperTable(one.recipe, one.values, one.results.states(), one.quick, tuned)
     yield paper_table.markdown(table) + "\n"
     if (folder / "figure.png").exists():
         alt = f"{PAPERS[one.recipe.paper]}, {one.recipe.title}" + (" (QUICK)" if one.quick else "")

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from idiolect.papers.cells import VAL_SHARE, trial_seeds
 from idiolect.papers.numbers import unit
 from idiolect.papers.recipe import PAPERS, Recipe, RecipeColumn, RecipeRow
+from idiolect.papers.tuned_rows import Tuned, states
 
 QUICK = "QUICK: shrunk settings, not the paper's; for trying out only"
 Values = Mapping[tuple[str, str, str], Mapping[int, float]]
@@ -32,6 +34,7 @@ class TableCell:
     state: str
     exists: bool
     best: bool = False
+    tuned: str = ""  # what was chosen, where settings are
 
     def ours(self, digits: int) -> str:
         if not self.exists:
@@ -53,16 +56,22 @@ class PaperTable:
     """All cells of a recipe, ready to be shown."""
 
     def __init__(
-        self, recipe: Recipe, values: Values, states: States | None = None, quick: bool = False
+        self,
+        recipe: Recipe,
+        values: Values,
+        why: States | None = None,
+        quick: bool = False,
+        tuned: Tuned | None = None,
     ) -> None:
-        self.recipe, self.quick = recipe, quick
+        self.recipe, self.quick, self.tuned = recipe, quick, tuned or {}
+        why = {**states(self.tuned), **(why or {})}
         size = recipe.size
         self.rows = [r for r in recipe.rows if not quick or not size.rows or r.id in size.rows]
         self.columns = [
             c for c in recipe.columns if not quick or not size.columns or c.id in size.columns
         ]
         self.cells = {
-            (row.id, column.id): self._cell(row, column, values, states or {})
+            (row.id, column.id): self._cell(row, column, values, why)
             for row in self.rows
             for column in self.columns
         }
@@ -78,6 +87,12 @@ class PaperTable:
             told += "below it the paper's number."
         return f"{QUICK}. {told}" if self.quick else told
 
+    @property
+    def remarks(self) -> list[str]:
+        """Lines under the table: which rows are tuned, on what, and what was chosen."""
+        tuned = {row for row, _ in self.tuned}
+        return [self._tuned_line(row) for row in self.rows if row.id in tuned]
+
     def digits(self, metric: str) -> int:
         return 1 if unit(metric) == "%" else 3
 
@@ -92,15 +107,29 @@ class PaperTable:
         for row in sorted(self.rows, key=lambda row: row.extra):
             yield row, [self.cells[row.id, column.id] for column in self.columns]
 
+    def _tuned_line(self, row: RecipeRow) -> str:
+        seeds = trial_seeds(self.recipe, self.quick)
+        held = f"{100 * VAL_SHARE:g} % of every client's training samples"
+        held += f", seed{'s' if len(seeds) > 1 else ''} {_spans(seeds)}"
+        grid = "; ".join(f"{key} from {', '.join(map(str, v))}" for key, v in row.tune.items())
+        found: dict[str, list[str]] = {}
+        for column in self.columns:
+            if one := self.tuned.get((row.id, column.id)):
+                found.setdefault(one.line, []).append(column.label or column.id)
+        each = [f"{', '.join(columns)}: {line}" for line, columns in found.items()]
+        return (
+            f"{row.label or row.id} is tuned in every column on validation samples ({held}): "
+            f"{grid}. Chosen: {'; '.join(each)}."
+        )
+
     def _full_seeds(self) -> Sequence[int]:
         return self.recipe.size.seeds if self.quick else self.recipe.seeds
 
-    def _cell(
-        self, row: RecipeRow, column: RecipeColumn, values: Values, states: States
-    ) -> TableCell:
+    def _cell(self, row: RecipeRow, column: RecipeColumn, values: Values, why: States) -> TableCell:
         metric = self.recipe.metric_of(row.id, column.id)
         found = values.get((row.id, column.id, metric), {})
         mean = statistics.fmean(found.values()) if found else None
+        tuned = self.tuned.get((row.id, column.id))
         std = statistics.stdev(found.values()) if len(found) > 1 else None
         return TableCell(
             row.id,
@@ -110,9 +139,10 @@ class PaperTable:
             mean,
             std,
             self.recipe.paper_value(row.id, column.id),
-            states.get((row.id, column.id), ""),
+            why.get((row.id, column.id), ""),
             self.recipe.has_cell(row.id, column.id),
             mean is not None and mean == self._best(column, values),
+            tuned.line if tuned else "",
         )
 
     def _best(self, column: RecipeColumn, values: Values) -> float | None:
@@ -157,7 +187,8 @@ def markdown(table: PaperTable) -> str:
         shown = [_join(table.ours(cell, _bold), cell.theirs()) for cell in cells]
         lines.append([no_html(_name(row)), *shown])
     grid = "".join(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in li)} |\n" for li in lines)
-    return f"{no_html(table.caption)}\n\n{grid}"
+    below = "".join(f"\n{no_html(line)}\n" for line in table.remarks)
+    return f"{no_html(table.caption)}\n\n{grid}{below}"
 
 
 def no_html(text: str) -> str:
@@ -182,6 +213,7 @@ def latex(table: PaperTable) -> str:
         theirs = [rf"\textit{{{_tex(cell.theirs())}}}" for cell in cells]
         out.append(" & ".join(["", *theirs]) + r" \\")
     out += [r"\bottomrule", r"\end{tabular}"]
+    out += [rf"\par {_tex(line)}" for line in table.remarks]
     if table.quick:
         out.append(rf"\par\textbf{{{_tex(QUICK)}}}")
     return "\n".join([*out, ""])
@@ -193,7 +225,7 @@ def as_csv(table: PaperTable) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
         ["recipe", "row", "column", "metric", "unit", "mean", "std", "seeds", "paper_mean",
-         "paper_std", "difference", "in_paper", "state", "quick"]
+         "paper_std", "difference", "in_paper", "state", "quick", "tuned"]
     )  # fmt: skip
     for row, cells in table.lines():
         for cell in (cell for cell in cells if cell.exists):
@@ -203,7 +235,7 @@ def as_csv(table: PaperTable) -> str:
                 [table.recipe.name, cell.row, cell.column, cell.metric, unit(cell.metric),
                  _number(cell.mean), _number(cell.std), " ".join(map(str, cell.seeds)),
                  _number(paper[0]), _number(paper[1]), _number(gap), "no" if row.extra else "yes",
-                 cell.state, "yes" if table.quick else "no"]
+                 cell.state, "yes" if table.quick else "no", cell.tuned]
             )  # fmt: skip
     return text.getvalue()
 

@@ -49,8 +49,7 @@ class CellJob:
 
     @property
     def label(self) -> str:
-        names = f"{self.cells[0].row}/{self.cells[0].column}"
-        return f"{self.recipe.name} {names} seed {','.join(map(str, self.seeds))}"
+        return f"{self.recipe.name} {self.cells[0].label} seed {','.join(map(str, self.seeds))}"
 
 
 @dataclass
@@ -61,17 +60,18 @@ class Missing:
     jobs: list[CellJob]
     no_data: list[tuple[Cell, str]]
     broken: list[Cell]
+    waiting: list[Cell]  # for what trials choose
 
 
 def missing(results: Results, cells: Sequence[Cell], out: Path) -> Missing:
-    """Sort cells into finished ones, jobs, and those that cannot be run here."""
-    found = Missing([], [], [], [])
+    """Sort cells into finished ones, jobs, and those that cannot be run here, or not yet."""
+    found = Missing([], [], [], [], [])
     together: dict[str, list[Cell]] = {}
     reasons: dict[str, str] = {}
     for cell in cells:
-        if cell.broken:
+        if cell.broken and not cell.waiting:
             found.broken.append(cell)
-        elif results.of(cell) is not None:
+        elif not cell.waiting and results.of(cell) is not None:
             found.done.append(cell)
         else:
             data = str(cell.config["data"])
@@ -79,6 +79,8 @@ def missing(results: Results, cells: Sequence[Cell], out: Path) -> Missing:
                 reasons[data] = without_data(cell.config)
             if reasons[data]:
                 found.no_data.append((cell, reasons[data]))
+            elif cell.waiting:
+                found.waiting.append(cell)
             else:
                 together.setdefault(_training(cell.config), []).append(cell)
     for members in together.values():

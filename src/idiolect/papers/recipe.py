@@ -1,15 +1,23 @@
 """A recipe: one table or figure of a paper as a YAML file, read and checked (docs/recipes.md)."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from idiolect.core.fields import Checked, hyper, make
-from idiolect.core.text import one_line, shortened
 from idiolect.errors import UserError, did_you_mean
+from idiolect.papers.recipe_checks import (
+    as_tuple,
+    check_claim,
+    check_ids,
+    check_names,
+    check_paper_values,
+    check_texts,
+    check_tuned,
+)
 from idiolect.runs.config import read_yaml
+from idiolect.runs.trials import points
 
 FOLDER = Path(__file__).parent / "recipes"
 PAPERS = {
@@ -19,7 +27,6 @@ PAPERS = {
     "pflego": "PFLEGO",
     "fedas": "FedAS",
 }
-IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,12 @@ class RecipeRow(Checked):
     columns: tuple[str, ...] | None = hyper(None, "columns it is run in; all if not given")
     metric: str | None = hyper(None, "number it shows; the column's or recipe's if not given")
     panel: str = hyper("", "figure: panel it is drawn in")
+    tune: dict = hyper({}, "values of the method's settings to choose from on validation samples")
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The values of a tuned row that are tried."""
+        return points(self.tune) if self.tune else []
 
 
 @dataclass(frozen=True)
@@ -88,11 +101,11 @@ class Claim(Checked):
 
     @property
     def about(self) -> tuple[str, ...]:
-        return _tuple(self.row)
+        return as_tuple(self.row)
 
     @property
     def beaten(self) -> tuple[str, ...]:
-        return _tuple(self.over)
+        return as_tuple(self.over)
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,7 @@ class Recipe(Checked):
     kind: Literal["table", "figure"] = hyper("table", "table or figure")
     title: str = hyper("", "title")
     seeds: tuple[int, ...] = hyper((0, 1, 2), "seeds of the full size")
+    tune_seeds: tuple[int, ...] = hyper((), "seeds of trials; those of the cells if not given")
     metric: str = hyper("protocol", "number of a cell")
     stop: str = hyper("", "why it cannot be run")
     base: dict = hyper({}, "settings every cell starts from")
@@ -164,7 +178,7 @@ class Recipe(Checked):
     def series_of(self, row: str, column: str) -> tuple[str, ...]:
         """Series over rounds that are stored with a cell: those this recipe draws, and those that
         others which share its runs draw."""
-        clients = _tuple(self.shown.y) if self.shown and self.shown.x == "client" else ()
+        clients = as_tuple(self.shown.y) if self.shown and self.shown.x == "client" else ()
         return tuple(dict.fromkeys([*self.series, *clients, *self.drawn_of(row, column)]))
 
     def drawn_of(self, row: str, column: str) -> tuple[str, ...]:
@@ -173,7 +187,7 @@ class Recipe(Checked):
         drawn: tuple[str, ...] = ()
         if chart and (chart.x == "round" or chart.chart == "heatmap"):
             own = self.row(row).metric or self.column(column).metric
-            drawn = (own.partition(":")[0],) if own and chart.x == "round" else _tuple(chart.y)
+            drawn = (own.partition(":")[0],) if own and chart.x == "round" else as_tuple(chart.y)
         return drawn
 
     def shrunk(self) -> "Recipe":
@@ -221,21 +235,10 @@ def read_file(file: Path) -> Recipe:
     """Read and check a recipe; the error names file, key and fix."""
     try:
         loaded = read_yaml(file)
-        _check_texts(loaded)
+        check_texts(loaded)
         return _checked({"name": file.stem, **loaded}, file)
     except UserError as error:
         raise UserError(f"{file.name}: {str(error).removeprefix(f'{file.name}: ')}") from None
-
-
-def _check_texts(value: Any) -> None:
-    """Words that a terminal would obey, or that end a line, have no place in tables."""
-    if isinstance(value, Mapping):
-        _check_texts([*value.keys(), *value.values()])
-    elif isinstance(value, list):
-        for one in value:
-            _check_texts(one)
-    elif isinstance(value, str) and one_line(value) != value:
-        raise UserError(f"'{shortened(value)}' holds a control character or line break; remove it")
 
 
 def _checked(loaded: dict[str, Any], file: Path) -> Recipe:
@@ -244,7 +247,7 @@ def _checked(loaded: dict[str, Any], file: Path) -> Recipe:
         if not isinstance(sections, list) or not all(isinstance(s, Mapping) for s in sections):
             raise UserError(f"{key} must be a list of sections such as {{id: …}}")
         loaded[key] = tuple(make(kind, one, f"one of {key}") for one in sections)
-        _unique(key, [one.id for one in loaded[key]])
+        check_ids(key, [one.id for one in loaded[key]])
     loaded["cells"] = tuple(make(CellSettings, c, "cells") for c in loaded.get("cells") or ())
     recipe = make(Recipe, loaded, "a recipe")
     if recipe.name != file.stem:
@@ -255,96 +258,12 @@ def _checked(loaded: dict[str, Any], file: Path) -> Recipe:
         raise UserError("rows and columns must not be empty")
     if bool(recipe.figure) != (recipe.kind == "figure"):
         raise UserError("kind: figure and the section figure belong together")
-    _check_names(recipe)
-    _check_paper_values(recipe)
+    check_names(recipe)
+    check_paper_values(recipe)
+    for row in recipe.rows:
+        check_tuned(row)
     for claim in recipe.claims:
-        _check_claim(recipe, claim)
+        check_claim(recipe, claim)
     _ = recipe.size, recipe.shown
     object.__setattr__(recipe, "file", str(file))
     return recipe
-
-
-def _check_names(recipe: Recipe) -> None:
-    rows, columns = [row.id for row in recipe.rows], [column.id for column in recipe.columns]
-    _known(recipe.first, columns, "column in first")
-    _known(recipe.size.rows, rows, "row in quick")
-    _known(recipe.size.columns, columns, "column in quick")
-    for row in recipe.rows:
-        if not row.method:
-            raise UserError(f"row {row.id} has no method")
-        _known(row.columns or (), columns, f"column of row {row.id}")
-    for column in recipe.columns:
-        _known(column.rows or (), rows, f"row of column {column.id}")
-    for cell in recipe.cells:
-        _known(_tuple(cell.row), rows, "row in cells")
-        _known(_tuple(cell.column), columns, "column in cells")
-
-
-def _check_paper_values(recipe: Recipe) -> None:
-    rows, columns = [row.id for row in recipe.rows], [column.id for column in recipe.columns]
-    _known(recipe.paper_values, rows, "row in paper_values")
-    for row, values in recipe.paper_values.items():
-        if not isinstance(values, Mapping):
-            raise UserError(f"paper_values.{row} must be a section of columns")
-        _known(values, columns, f"column in paper_values.{row}")
-        for column, value in values.items():
-            pair = value if isinstance(value, list) and len(value) == 2 else [value]
-            if not all(isinstance(n, int | float) for n in pair):
-                raise UserError(
-                    f"paper_values.{row}.{column} must be a number or [mean, std], got {value!r}"
-                )
-            if not recipe.has_cell(row, column):
-                raise UserError(f"paper_values.{row}.{column}: row {row} has no such column")
-
-
-NEEDED = {
-    "best": ("row",),
-    "beats": ("row", "over"),
-    "order": ("rows",),
-    "within": ("row", "over"),
-    "ratio": ("row", "over", "within"),
-    "trend": ("along",),
-    "near": ("row", "within"),
-    "above": ("row", "value"),
-    "below": ("row", "value"),
-}
-
-
-def _check_claim(recipe: Recipe, claim: Claim) -> None:
-    rows, columns = [row.id for row in recipe.rows], [column.id for column in recipe.columns]
-    what = f"claim {claim.id}"
-    if not claim.says:
-        raise UserError(f"{what} says nothing; write `says: …`")
-    for key in NEEDED[claim.kind]:
-        if getattr(claim, key) in ((), None):
-            raise UserError(f"{what}: kind {claim.kind} needs {key}")
-    _known((*claim.about, *claim.beaten, *claim.rows, *claim.among), rows, f"row in {what}")
-    _known(claim.columns, columns, f"column in {what}")
-    if claim.kind == "trend":
-        over_columns = set(claim.along) <= set(columns)
-        if len(claim.along) < 2 or not (over_columns or set(claim.along) <= set(rows)):
-            raise UserError(f"{what}: along must be two or more columns, or two or more rows")
-        if over_columns and not claim.about:
-            raise UserError(f"{what}: a trend along columns needs row")
-    if claim.kind == "near":
-        for row in claim.about:
-            if not recipe.paper_values.get(row):
-                raise UserError(f"{what}: the paper prints no number for {row}")
-
-
-def _unique(what: str, ids: Sequence[str]) -> None:
-    for one in ids:
-        if not IDENTIFIER.fullmatch(one):
-            raise UserError(f"{what}: '{one}' is no id; use letters, digits, _ . + -")
-        if ids.count(one) > 1:
-            raise UserError(f"{what}: the id {one} is there twice")
-
-
-def _known(used: Iterable[str], known: Sequence[str], what: str) -> None:
-    for one in used:
-        if one not in known:
-            raise did_you_mean(one, known, what)
-
-
-def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value

@@ -29,8 +29,9 @@ from idiolect.runs.config import Config
 from idiolect.runs.directory import disk_errors
 from idiolect.runs.run_files import NAME, NAMES, Form, check_files, checked, read_json
 
-FILES = ("runs.jsonl", "cells.csv", "failed.json", "no_data.json", "verdicts.json", "table.*",
-         "figure.*")  # fmt: skip
+VALIDATION = "validation"  # the number of a trial
+FILES = ("runs.jsonl", "cells.csv", "failed.json", "no_data.json", "verdicts.json", "tuning.json",
+         "table.*", "figure.*")  # fmt: skip
 LACKING: Form = {"how": NAME, "cells": NAMES}  # of a dataset that is not here
 HOME = re.compile(r"(?<![\w.])/(?:[\w.+~-]+/)+")  # folders of the machine a run was made on
 
@@ -49,13 +50,20 @@ class Results:
 
     def of(self, cell: Cell) -> Record | None:
         """The record of this cell: of a run with its settings that has all its numbers."""
-        wanted = self.recipe.numbers_of(cell.row, cell.column)
+        wanted, drawn = self._needed(cell)
         for record in self._like(cell.config):
             if any(record.shown(metric) is MISSING for metric in wanted):
                 continue
-            if self._has_series(record, self.recipe.drawn_of(cell.row, cell.column)):
+            if self._has_series(record, drawn):
                 return record
         return None
+
+    def _needed(self, cell: Cell) -> tuple[set[str], tuple[str, ...]]:
+        """Numbers and series that a cell cannot do without."""
+        if cell.point:
+            return {VALIDATION}, ()
+        place = cell.row, cell.column
+        return self.recipe.numbers_of(*place), self.recipe.drawn_of(*place)
 
     def add(self, cells: Sequence[Cell], outs: Sequence[Path]) -> None:
         """Record finished run directories, each of which may be the run of several cells."""
@@ -64,8 +72,10 @@ class Results:
         wanted: dict[str, tuple[set[str], set[str]]] = {}
         for cell in cells:
             metrics, kept = wanted.setdefault(settings_digest(cell.config), (set(), set()))
-            metrics |= self.recipe.numbers_of(cell.row, cell.column) | set(self.recipe.numbers)
-            kept |= set(self.recipe.series_of(cell.row, cell.column))
+            metrics |= self._needed(cell)[0]
+            if not cell.point:
+                metrics |= set(self.recipe.numbers)
+                kept |= set(self.recipe.series_of(cell.row, cell.column))
         for cell, out in zip(cells, outs, strict=True):
             key = settings_digest(cell.config)
             if key in made:
@@ -87,9 +97,8 @@ class Results:
         """Copy the record of the same run from another recipe, if one has it."""
         for other in others:
             for found in other._like(cell.config):
-                wanted = self.recipe.numbers_of(cell.row, cell.column)
+                wanted, drawn = self._needed(cell)
                 shown = {metric: found.shown(metric) for metric in sorted(wanted)}
-                drawn = self.recipe.drawn_of(cell.row, cell.column)
                 if MISSING in shown.values() or not other._has_series(found, drawn):
                     continue
                 source = found.borrowed or other.recipe.name
@@ -212,7 +221,8 @@ class Results:
 
 
 def _place(name: str) -> tuple[str, str]:
-    row, _, column = name.partition(" seed ")[0].partition("/")
+    """Row and column of a cell or trial by its name."""
+    row, _, column = name.partition(" ")[0].partition("/")
     return row, column
 
 

@@ -36,6 +36,13 @@ class Outcome:
     interrupted: bool = False
     out_of_time: bool = False
 
+    def add(self, later: "Outcome") -> None:
+        """What came of more jobs, too."""
+        self.left += later.left
+        self.failed += later.failed
+        self.interrupted |= later.interrupted
+        self.out_of_time |= later.out_of_time
+
 
 class Runner:
     """Hands jobs out in their order until all are done, time is up, or it is told to stop."""

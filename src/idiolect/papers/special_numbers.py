@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from idiolect.errors import UserError
-from idiolect.papers.numbers import FinishedRun, protocol_value, series
+from idiolect.papers.numbers import FinishedRun, has_personal_model, protocol_value, series
+from idiolect.runs.trials import worth
 from idiolect.simulation import metrics
 from idiolect.simulation.protocols import protocol as protocol_named
 
@@ -16,6 +17,14 @@ def protocol(run: FinishedRun, part: str) -> float | None:
     """`protocol:10`: what the protocol quotes when only ten rounds are known."""
     value = protocol_value(run, int(part))["value"] if part else run.summary["protocol"]["value"]
     return None if value is None else 100 * value
+
+
+def validation(run: FinishedRun, part: str) -> float | None:
+    """What the run is worth where settings are chosen: the protocol's number on validation samples,
+    more is better. None if it diverged."""
+    rounds, name = metrics.rounds_of(run.table), run.config["protocol"]
+    found = worth(rounds, bool(run.summary["diverged"]), name, has_personal_model(run))
+    return None if found is None else 100 * found
 
 
 def client_accuracy(run: FinishedRun, part: str) -> float | None:
@@ -207,6 +216,7 @@ SPECIAL: dict[str, Callable[[FinishedRun, str], float | None]] = {
     made.__name__: made
     for made in (
         protocol,
+        validation,
         client_accuracy,
         delivered_unless_trained,
         bytes_per_client_round,

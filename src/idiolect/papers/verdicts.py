@@ -74,7 +74,7 @@ def verdict(recipe: Recipe, claim: Claim, values: Values, quick: bool = False) -
         groups.setdefault(one.group, []).append(one)
     known = [one for one in made if one.n >= 2]
     against = holm([one.p_fails for one in known])
-    test = _test_name(claim, len(groups))
+    test = _test_name(claim, len(groups)) + _tuned(recipe, claim)
     reversed_ = [one for one, sure in zip(known, against, strict=True) if sure]
     if reversed_:
         worst = min(reversed_, key=lambda one: one.p_fails)
@@ -278,6 +278,11 @@ def _interval(one: Comparison) -> str:
 
 def _more(count: int) -> str:
     return f" and {count} more" if count else ""
+
+
+def _tuned(recipe: Recipe, claim: Claim) -> str:
+    names = dict.fromkeys(r for r, _ in sorted(needed(recipe, claim)) if recipe.row(r).tune)
+    return f"; tuned on validation samples: {', '.join(names)}" if names else ""
 
 
 def _test_name(claim: Claim, groups: int) -> str:

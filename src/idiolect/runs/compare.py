@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from idiolect.runs.build import load_federation
 from idiolect.runs.execute import Builder, execute_together
 from idiolect.runs.fair_work import shared_work
 from idiolect.runs.progress import Progress
+from idiolect.runs.trials import points
 from idiolect.simulation.simulate import check_method
 
 
@@ -147,8 +147,7 @@ def seeds_of(
 
 
 def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[dict[str, str]]:
-    """The combinations of values swept for this method, by path: one empty one if there are
-    none."""
+    """The combinations of values swept for this method, by path."""
     axes: dict[str, list[str]] = {}
     for item in sweeps:
         path, equals, values = item.partition("=")
@@ -161,7 +160,7 @@ def _points(name: str, compared: Sequence[str], sweeps: Sequence[str]) -> list[d
             key = swept.removeprefix("method.")
             raise UserError(f"--sweep has {key} of {called(name)} twice; give all values in one")
         axes[swept] = [text.strip() for text in values.split(",")]
-    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    return points(axes)
 
 
 def _swept_path(path: str, name: str, compared: Sequence[str]) -> str | None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from idiolect.core import files
 from idiolect.core.own_code import called
 from idiolect.errors import UserError
@@ -22,7 +20,7 @@ from idiolect.runs.config import differences
 from idiolect.runs.execute import Builder
 from idiolect.runs.history import ClientLog
 from idiolect.runs.progress import Progress
-from idiolect.simulation import metrics
+from idiolect.runs.trials import mean_worth, rank, worth
 
 TRIALS = "trials"
 SELECTED_ON = "validation samples: mean accuracy over clients in the last round, mean over seeds"
@@ -85,7 +83,7 @@ def tune(
     trials_of(plan)
     run_all(plan, progress, build)
     return {
-        name: sorted(map(_validated, trials), key=lambda trial: -_rank(trial.validation))
+        name: sorted(map(_validated, trials), key=lambda trial: -rank(trial.validation))
         for name, trials in trials_of(plan).items()
     }
 
@@ -118,20 +116,14 @@ def _copy(run: Path, place: Path) -> None:
 
 
 def _validated(trial: Trial) -> Trial:
-    scores = [_score(item) for item in trial.plans]
-    known = [score for score in scores if score is not None]
-    return replace(trial, validation=float(np.mean(known)) if len(known) == len(scores) else None)
+    return replace(trial, validation=mean_worth([_worth(item) for item in trial.plans]))
 
 
-def _score(item: Plan) -> float | None:
+def _worth(item: Plan) -> float | None:
     log = ClientLog(item.out)
     with run_files.sound(log.path):
         log.load()
-    rows = log.rounds[max(log.rounds)]
-    if not metrics.has_validation(rows):
-        raise UserError(f"{item.out} has no validation samples to choose on")
-    return metrics.selection(rows)
-
-
-def _rank(score: float | None) -> float:
-    return -np.inf if score is None else score
+    try:
+        return worth(log.rounds, bool(directory.read_summary(item.out)["diverged"]))
+    except UserError as error:
+        raise UserError(f"{item.out}: {error}") from None

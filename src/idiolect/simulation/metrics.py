@@ -106,6 +106,14 @@ def has_validation(rows: Table) -> bool:
     return bool("val_size" in rows and (rows["val_size"] > 0).any())
 
 
+def on_validation(rows: Table) -> Table:
+    """The rows with validation samples in the place of test samples, of which nothing is left."""
+    scores = f"val_{metric_of(rows).name}_"
+    kept = {name: rows[name] for name in ("client", "started", "unseen")}
+    kept |= {k.removeprefix("val_"): column for k, column in rows.items() if k.startswith(scores)}
+    return {**kept, "test_size": rows["val_size"]}
+
+
 def rounds_of(table: Table) -> dict[int, dict[str, np.ndarray]]:
     """The table cut into rounds, in order."""
     number = np.asarray(table["round"])

@@ -84,7 +84,7 @@ class RecipeBoard:
         for job in part.found.jobs:
             going = [is_held(Path(out) / ".lock", held) for out in job.outs]
             states += ["running" if one else "missing" for one in going]
-        states += ["nodata"] * about["nodata"]
+        states += ["missing"] * len(part.found.waiting) + ["nodata"] * about["nodata"]
         counts = Counter(states)
         told = ", ".join(f"{counts[key]} {word}" for key, word in WORDS.items() if counts[key])
         shown = sorted(states, key=list(WORDS).index)[:CELLS_SHOWN]
