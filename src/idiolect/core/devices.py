@@ -25,12 +25,12 @@ def free_memory(device: torch.device) -> int:
 @cache
 def keep_freed_memory() -> None:
     """Let the C library keep what a step of training frees for the next step, where it is glibc.
-    It would give blocks of some MiB back to the system, which then fills every page with zeros
+    It would give large blocks back to the system, which then fills every page with zeros
     again: up to a fifth of the time of a round on a CPU, or none, as blocks happen to lie."""
     if platform.libc_ver()[0] != "glibc":
         return
     mallopt = ctypes.CDLL(None).mallopt
-    for what, size in ((_M_MMAP_THRESHOLD, 64), (_M_TRIM_THRESHOLD, 256), (_M_TOP_PAD, 64)):
+    for what, size in ((_M_MMAP_THRESHOLD, 1024), (_M_TRIM_THRESHOLD, 2047), (_M_TOP_PAD, 64)):
         mallopt(what, size << 20)
 
 
