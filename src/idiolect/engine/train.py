@@ -39,19 +39,19 @@ class StepState:
     x: Rows | None = None  # inputs that replace the samples'
     lr: float | Tensor = 0.0  # one for all, or [K]
     memory: Tree = field(default_factory=dict)  # [K, ...] of the optimizer (core/optimizer.py)
-    _models: dict[tuple[int, int], Models] = field(default_factory=dict, repr=False)
+    _models: dict[tuple[int, int], StepModels] = field(default_factory=dict, repr=False)
 
-    def models(self, who: slice | Tensor, moving: Collection[str]) -> Models:
+    def models(self, who: slice | Tensor, moving: Collection[str]) -> StepModels:
         """The models of some clients. Those of a range are views, made once for all its steps."""
         if isinstance(who, Tensor):
-            return Models.of(record.select(self.params, who), moving)
+            return StepModels.of(record.select(self.params, who), moving)
         key = who.start, who.stop
         if key not in self._models:
-            self._models[key] = Models.of(record.select(self.params, who), moving)
+            self._models[key] = StepModels.of(record.select(self.params, who), moving)
         return self._models[key]
 
 
-class Models(NamedTuple):
+class StepModels(NamedTuple):
     """The models of the clients in a step, three times the same memory."""
 
     rows: Tree  # [k, ...] changed in place
@@ -121,7 +121,7 @@ class StackedLoss:
 
     def value_and_grad(
         self,
-        models: Models,
+        models: StepModels,
         step: Step,
         extra: tuple[Any, ...],
         x: Rows | None = None,
