@@ -99,6 +99,26 @@ def test_threads_change_no_number(name: str, keep: str) -> None:
             torch.testing.assert_close(b[2][leaf], value, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "per_fedavg"])
+@pytest.mark.usefixtures("narrow")
+def test_dropout_does_not_depend_on_threads_or_engine(name: str) -> None:
+    """Every client draws from a generator of its own; per_fedavg has second derivatives."""
+    method, data = methods.build({"name": name, "lr": 0.05}), ragged_federation()
+    model = SmallNet(drop=0.5)
+    ends = []
+    for engine, threads in (("loop", 1), ("stacked", 1), ("stacked", 2), ("stacked", 2)):
+        torch.set_num_threads(threads)
+        one = simulation(method, data, model, engine=engine)
+        if engine == "stacked":
+            assert one.engine.threads.max_threads == threads  # type: ignore[attr-defined]
+        one.step()
+        one.step()
+        ends.append(one.state()[0])
+    for a, b in pairwise(ends):
+        for leaf, value in a.items():
+            torch.testing.assert_close(b[leaf], value, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
 class Dropping(SmallNet):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(super().forward(x), 0.5, self.training)

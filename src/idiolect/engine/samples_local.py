@@ -12,6 +12,7 @@ from idiolect.core.batches import BatchPlan
 from idiolect.core.local import Local
 from idiolect.core.net import Net
 from idiolect.core.record import Rows
+from idiolect.engine.layers import dropout
 from idiolect.engine.samples import Samples
 
 EVAL_BATCH = 512  # samples of a pass that is not training
@@ -86,8 +87,10 @@ class dropout_seed:
         self._device, self._draws = local.device, local.train_net.draws
         seed, client = local.keys[0]
         self._seed = rng.torch_seed(seed, f"dropout/{purpose}", client, local.round)
+        self._own = dropout.drawing_from(self._seed)
 
     def __enter__(self) -> None:
+        self._own.__enter__()
         self._fork.__enter__()
         if self._draws:  # not torch.manual_seed: it writes a traceback for every kind of device
             torch.default_generator.manual_seed(self._seed)
@@ -96,3 +99,4 @@ class dropout_seed:
 
     def __exit__(self, *exc: Any) -> None:
         self._fork.__exit__(*exc)
+        self._own.__exit__(*exc)

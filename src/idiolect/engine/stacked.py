@@ -12,7 +12,7 @@ from idiolect.core.tree import Tree
 from idiolect.engine import layers
 from idiolect.engine.cuda_graphs import CapturedSteps
 from idiolect.engine.engine import Engine
-from idiolect.engine.layers import conv, loss
+from idiolect.engine.layers import conv, dropout, loss
 from idiolect.engine.layers.stack_function import fused
 from idiolect.engine.samples import Part, SampleWindow
 from idiolect.engine.samples_local import EVAL_BATCH
@@ -111,8 +111,9 @@ class StackedEngine(Engine):
         return not self.train_net.draws
 
     def _draws(self) -> bool:
-        """Whether the network asks PyTorch for random numbers in training: tried."""
-        with torch.random.fork_rng([]):
+        """Whether the network asks PyTorch's common generator for random numbers in training:
+        tried."""
+        with torch.random.fork_rng([]), dropout.drawing_from(0):
             before = torch.get_rng_state()
             self._try(self.train_net)
             return not torch.equal(before, torch.get_rng_state())

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from idiolect.engine.layers.conv import Conv1d, Conv2d, PooledConv2d
+from idiolect.engine.layers.dropout import KeyedDropout
 from idiolect.engine.layers.linear import StackedLinear, onednn_is_faster
 from idiolect.engine.layers.norm import (
     StackedBatchNorm2d,
@@ -30,7 +31,7 @@ def install(module: nn.Module, device: torch.device) -> None:
             _pool_first(layers)
     better: list[Any] = [Conv1d, Conv2d, StackedLayerNorm]
     if device.type != "cuda":  # other layers of PyTorch's are as good there, and cost less per call
-        better += [StackedLinear] if onednn_is_faster() else []
+        better += [StackedLinear, KeyedDropout] if onednn_is_faster() else [KeyedDropout]
     else:
         better += [StackedBatchNorm2d]
         better += [StackedLinear] if fused() is None else [StackedLinear, MaxPool2d]

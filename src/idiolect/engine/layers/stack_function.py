@@ -7,7 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, is_batchedtensor, peek_interpreter_stack
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    is_batchedtensor,
+    peek_interpreter_stack,
+)
 from torch.autograd import Function
 
 
@@ -52,6 +57,12 @@ def in_vmap() -> bool:
     differentiated again inside."""
     innermost = peek_interpreter_stack()
     return innermost is not None and innermost.key() == TransformType.Vmap
+
+
+def in_some_vmap() -> bool:
+    """Whether any of the transforms around the code is `vmap`."""
+    around = get_interpreter_stack() or []
+    return any(one.key() == TransformType.Vmap for one in around)
 
 
 def same_for_all(weight: Tensor, x: Tensor) -> bool:
