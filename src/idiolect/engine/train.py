@@ -39,6 +39,7 @@ class StepState:
     x: Rows | None = None  # inputs that replace the samples'
     lr: float | Tensor = 0.0  # one for all, or [K]
     memory: Tree = field(default_factory=dict)  # [K, ...] of the optimizer (core/optimizer.py)
+    # By range of clients: views of `params`, which is not replaced once steps are taken.
     _models: dict[tuple[int, int], StepModels] = field(default_factory=dict, repr=False)
 
     def models(self, who: slice | Tensor, moving: Collection[str]) -> StepModels:
