@@ -1,7 +1,8 @@
 """Rounds of two checkouts in turn, so that a busy machine slows both: `paired_rounds.py OLD NEW`.
 
 OLD and NEW are `src` folders. A turn runs the jobs of `idiolect bench cpu` on a tenth of the data
-in a process of its own; the ratio is of the medians over all turns. IDIOLECT_DATA names the data.
+and two of `pflego-table1`, full batches of clients of different sizes, with ten epochs, all in a
+process of its own; the ratio is of the medians over all turns. IDIOLECT_DATA names the data.
 """
 
 import argparse
@@ -24,6 +25,16 @@ for job in cpu_jobs(False, "cpu", 0.1):
         sim = job.simulation("cpu", 6, engine)
         seconds = [sim.step().seconds for _ in range(4)]
         found[f"batch {job.label['batch']}, {engine}"] = seconds[1:]
+from idiolect.papers import recipe
+from idiolect.papers.cells import cells
+from idiolect.runs.build import build
+for cell in cells(recipe.read("pflego-table1")):
+    if cell.seed == 0 and cell.column == "mnist-high" and cell.row in ("fedavg", "fedper"):
+        config = cell.config | {"device": "cpu", "measure": {}}
+        config["method"] = config["method"] | {"epochs": 10}
+        sim = build(config)
+        seconds = [sim.step().seconds for _ in range(4)]
+        found[f"full batches, {cell.row}"] = seconds[1:]
 print(json.dumps(found))
 """
 

@@ -11,6 +11,7 @@ from idiolect import methods
 from idiolect.core import tree
 from idiolect.core.method import cross_entropy
 from idiolect.data import Federation
+from idiolect.engine.samples import Samples
 from idiolect.engine.stacked import StackedEngine
 from tests.conftest import SmallNet, ragged_federation, simulation
 from tests.engine.engines import LOCAL, RAGGED, assert_agree, both, local_of, stacked
@@ -157,14 +158,12 @@ def test_convolutions_on_a_cpu_go_client_by_client(
     method = methods.build({"name": name, "lr": 0.05})
     wide = simulation(method, data, model)
     monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
-    small = simulation(method, data, model)
-    assert [len(g) for g in small.engine.groups(range(5))] == [5]
+    assert not simulation(method, data, model).engine.alone("train", "full")
     monkeypatch.setattr("idiolect.engine.stacked.MIN_ACTIVATION_BYTES_TO_NARROW", 1)
     narrow = simulation(method, data, model)
-    assert [len(g) for g in wide.engine.groups(range(5))] == [5]
-    assert [len(g) for g in narrow.engine.groups(range(5))] == [1] * 5
+    assert not wide.engine.alone("train", 1) and narrow.engine.alone("train", 1)
     flat = simulation(method, data, nn.Sequential(nn.Flatten(), nn.Linear(144, 5)))
-    assert [len(g) for g in flat.engine.groups(range(5))] == [5]
+    assert not flat.engine.alone("train", 1)
     for _ in range(3):
         one, other = wide.step(), narrow.step()
         for column in one.clients:
@@ -172,6 +171,35 @@ def test_convolutions_on_a_cpu_go_client_by_client(
     for leaf, value in wide.state()[0].items():
         ours = narrow.state()[0][leaf]
         torch.testing.assert_close(ours, value, rtol=1e-7, atol=1e-9, equal_nan=True)
+
+
+def test_large_batches_on_a_cpu_go_client_by_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the network, and without filling; the same batch in every step is gathered once."""
+    torch.manual_seed(0)
+    data, sizes = ragged_federation((9, 30, 12)), (9, 30, 12)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(144, 16), nn.Sigmoid(), nn.Linear(16, 5)).double()
+    method = methods.build({"name": "fedper", "lr": 0.1, "batch_size": "full", "epochs": 4})
+    wide = simulation(method, data, model)
+    monkeypatch.setattr(StackedEngine, "narrow_on_cpu", True)
+    at_20_samples = 20 * 8 * (144 + 16) // 2  # what the two layers that matter leave, on average
+    monkeypatch.setattr("idiolect.engine.stacked.MIN_TENSOR_BYTES_TO_NARROW", at_20_samples)
+    chosen = simulation(method, data, model)
+    assert not any(wide.engine.alone("train", size) for size in (10, 20, "full"))
+    assert [chosen.engine.alone("train", size) for size in (10, 20, "full")] == [False, True, True]
+    widths: list[tuple[int, ...]] = []
+    gathered = Samples.inputs
+    monkeypatch.setattr(
+        Samples, "inputs", lambda self, at: (widths.append(tuple(at.shape)), gathered(self, at))[1]
+    )
+    for sim in (wide, chosen):
+        widths.clear()
+        sim.step()
+        sim.step()
+    assert [w for w in widths if w[0] == 1] == [(1, size) for size in sizes] * 2
+    for leaf, value in wide.state()[0].items():
+        torch.testing.assert_close(
+            chosen.state()[0][leaf], value, rtol=1e-9, atol=1e-12, equal_nan=True
+        )
 
 
 class Reader(nn.Module):

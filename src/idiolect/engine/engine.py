@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import cached_property, partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,14 @@ def takes_whole_numbers(module: nn.Module, x: Tensor) -> bool:
                 f"samples hold tokens up to {int(x.max())}, more than the model's embedding has"
             ) from None
     return True
+
+
+class Footprint(NamedTuple):
+    """What a network takes of the memory."""
+
+    model: int  # bytes of its parameters
+    activations: float  # bytes that one sample leaves for the backward pass
+    tensors: int  # that they are in
 
 
 class Engine(ABC):
@@ -138,7 +146,7 @@ class Engine(ABC):
         own, given = [ids[k] for k in share], [record.select(r, share) for r in records]
         done: list[Record] = []
         with by_itself():
-            if self.threads is not None and own:
+            if self.threads is not None and own and self.alone("train", batch_size):
 
                 def alone(nets: Nets, k: int) -> Record:
                     local = self.local([own[k]], round, nets)
@@ -190,6 +198,10 @@ class Engine(ABC):
             found.append(whole(torch.cat(outs), torch.cat(targets)) if outs else float("nan"))
         return torch.tensor(found, dtype=torch.float64)
 
+    def alone(self, part: Part, batch_size: int | Literal["full"]) -> bool:
+        """Whether each client computes by itself, in `threads`, in batches of that size."""
+        return self.threads is not None
+
     @abstractmethod
     def groups(self, ids: Sequence[int]) -> Iterable[list[int]]:
         """Clients that compute together, as neighbouring positions in `ids`. The work of one group
@@ -205,6 +217,12 @@ class Engine(ABC):
 
     def to_device(self, record: Record) -> Record:
         return tree.each(lambda x: devices.to_device(x, self.device), record)
+
+    @cached_property
+    def _largest(self) -> dict[Part, int]:
+        """Samples of the client with the most."""
+        parts = self.samples.parts
+        return {part: max([0, *map(len, rows)]) for part, rows in parts.items()}
 
     def _sizes(self, ids: Sequence[int], part: Part) -> list[int]:
         return [len(self.samples.parts[part][i]) for i in ids]
@@ -237,12 +255,12 @@ class Engine(ABC):
     def guess(self, samples: int) -> float:
         """Bytes that one client with so many samples may need: some copies of the model, and the
         activations of a batch, forward and backward."""
-        model, activations = self._footprint
-        return 10 * model + 2 * activations * min(samples, self._largest_batch)
+        left = self._footprint
+        return 10 * left.model + 2 * left.activations * min(samples, self._largest_batch)
 
     @cached_property
-    def _footprint(self) -> tuple[int, float]:
-        """Bytes of a model, and bytes that one sample leaves for the backward pass, measured."""
+    def _footprint(self) -> Footprint:
+        """Measured on two samples."""
         values = self.net.module.state_dict()
         params = {n: values[n].detach().clone() for n in self.net.names}
         params = {n: v.requires_grad_(n in self.net.weights) for n, v in params.items()}
@@ -259,4 +277,5 @@ class Engine(ABC):
         x = self.samples.inputs(self.samples.on_device(torch.zeros(2, dtype=torch.int64)))
         with torch.enable_grad(), saved_tensors_hooks(note, lambda x: x):
             self.net(params, x)
-        return tree.nbytes(params), sum(n for at, n in saved.items() if at not in models) / 2
+        sizes = [n for at, n in saved.items() if at not in models]
+        return Footprint(tree.nbytes(params), sum(sizes) / 2, len(sizes))

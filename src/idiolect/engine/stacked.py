@@ -1,7 +1,7 @@
 """All clients of a round in one kernel, or as many as fit; `stacked_local.py` has what they do."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,16 @@ from idiolect.engine.stacked_local import StackedLocal
 from idiolect.engine.threads import ClientThreads, Nets
 
 MIN_ACTIVATION_BYTES_TO_NARROW = 32 << 10  # that one sample leaves for the backward pass
+MIN_TENSOR_BYTES_TO_NARROW = 512 << 10  # of the tensors that a batch leaves, on average
 MAX_DISTANCE = 0.05  # of outputs by our layers from PyTorch's; bfloat16 has 8 bits
 MAX_TEST_LAYOUTS = 8  # sets of clients whose test batches are remembered
 
 
 class StackedEngine(Engine):
-    """All clients of a group in one kernel. The exception is `narrow`: on a CPU, networks with
-    large convolutions compute client by client, as stacks of one, because the images of one client
-    fit the caches better than those of all; and so do LSTMs, for which PyTorch has a kernel."""
+    """All clients of a group in one kernel. The exception is a CPU: large convolutions and large
+    batches are computed client by client, as stacks of one, because what one client leaves for the
+    backward pass fits the caches better than that of all; and so are LSTMs, for which PyTorch has a
+    kernel there."""
 
     name = "stacked"
     narrow_on_cpu = True
@@ -43,11 +45,11 @@ class StackedEngine(Engine):
         if self.device.type == "cpu":
             devices.keep_freed_memory()
         self.narrow = self._better_alone()
-        if self.narrow:
+        on_gpu = self.device.type == "cuda"
+        if self.narrow_on_cpu and not on_gpu:
             threads = torch.get_num_threads() if self._can_use_threads() else 1
             self.threads = ClientThreads(self.nets, threads)
             self.train_net.class_loss = loss.of_one
-        on_gpu = self.device.type == "cuda"
         self.captured_steps = CapturedSteps(self.samples) if on_gpu else None
         self._test_layouts: dict[Any, Any] = {}
         # Samples that one model is tested on at once: many for a GPU, few for the caches of a CPU.
@@ -79,11 +81,7 @@ class StackedEngine(Engine):
         return any(changed)
 
     def groups(self, ids: Sequence[int]) -> Iterator[list[int]]:
-        """The whole cohort, or equal parts of it that fit the memory; each client by itself where
-        that is faster."""
-        if self.narrow:
-            yield from ([k] for k in range(len(ids)))
-            return
+        """The whole cohort, or equal parts of it that fit the memory."""
         for part in self.chunks.cut(self._sizes(ids, "train"), self.guess):
             yield list(part)
 
@@ -93,19 +91,30 @@ class StackedEngine(Engine):
         local.captured_steps, local.augment = self.captured_steps, self.augment
         return local
 
+    def alone(self, part: Part, batch_size: int | Literal["full"]) -> bool:
+        """Judged by the largest batch of all clients, whoever takes part: a run that is resumed, or
+        is a round further, must round as before."""
+        if self.threads is None or self.narrow:
+            return self.narrow
+        largest = self._largest[part]
+        samples = largest if batch_size == "full" else min(batch_size, largest)
+        left = self._footprint
+        return samples * left.activations >= MIN_TENSOR_BYTES_TO_NARROW * max(1, left.tensors)
+
     def _better_alone(self) -> bool:
-        """On a CPU: large convolutions, and LSTMs, which PyTorch computes there as a whole."""
+        """On a CPU, whatever the batch: large convolutions, and LSTMs, which PyTorch computes there
+        as a whole."""
         if not self.narrow_on_cpu or self.device.type != "cpu":
             return False
         modules = list(self.net.module.modules())
         images = any(isinstance(m, conv.Conv2d) for m in modules)
-        large = self._footprint[1] >= MIN_ACTIVATION_BYTES_TO_NARROW
+        large = self._footprint.activations >= MIN_ACTIVATION_BYTES_TO_NARROW
         return (images and large) or any(isinstance(m, nn.LSTM) for m in modules)
 
     def _can_use_threads(self) -> bool:
         """Clients may train in several threads: nothing they share changes meanwhile. PyTorch's
         random numbers, its switch for attention and a window on the samples would."""
-        if not self.narrow or self.net.attends or isinstance(self.samples, SampleWindow):
+        if self.net.attends or isinstance(self.samples, SampleWindow):
             return False
         self.train_net.draws = self._draws()
         return not self.train_net.draws
@@ -123,7 +132,7 @@ class StackedEngine(Engine):
         if all(v.stride(0) == 0 or len(v) == 1 for v in params.values()):
             return self._evaluate_shared(tree.client(params, 0), ids, part)
         sizes = self._sizes(ids, part)
-        if self.threads is not None:
+        if self.threads is not None and self.alone(part, self._test_batch):
             none = torch.zeros((), dtype=torch.float64)
 
             def test(nets: Nets, k: int) -> Tensor:
@@ -174,7 +183,7 @@ class StackedEngine(Engine):
         """One model for all: the clients' samples in large common batches."""
         everyone, sizes = self._remembered(self._test_samples, ids, part)
         pieces = self.samples.in_pieces(everyone, self._test_batch)
-        if self.threads is None or self.threads.max_threads == 1:
+        if self.threads is None or not self.narrow or self.threads.max_threads == 1:
             scores = [self._scores(self.net, params, at) for at in pieces]
         else:
             there = list(pieces)

@@ -144,7 +144,13 @@ class StackedLocal(SamplesLocal):
 
     def _as_seen(self, steps: Steps, goal: Objective, purpose: str) -> Iterator[Step]:
         """The steps of training, on batches that are changed if there is an augmentation."""
-        if self.augment is None or goal.x is not None:
+        if goal.x is None and self.augment is None and steps.same and steps.clients == 1:
+            inputs: Tensor | None = None  # the same batch in every step is gathered once
+            for step in steps:
+                inputs = self.samples.inputs(step.sample) if inputs is None else inputs
+                yield replace(step, inputs=inputs)
+            return
+        if goal.x is not None or self.augment is None:
             yield from steps
             return
         clients = list(range(steps.clients)) if steps.order is None else steps.order.tolist()
