@@ -202,6 +202,29 @@ def test_large_batches_on_a_cpu_go_client_by_client(monkeypatch: pytest.MonkeyPa
         )
 
 
+class Shifting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(0.5).add_(0.1)
+
+
+@pytest.mark.parametrize("size", ["full", 8])
+def test_a_network_may_write_into_its_inputs(size: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Shifting(), nn.Flatten(), nn.Linear(144, 5)).double()
+    method = methods.build({"name": "fedavg", "lr": 0.1, "batch_size": size, "epochs": 3})
+    ends = []
+    for engine, narrow in (("loop", False), ("stacked", False), ("stacked", True)):
+        monkeypatch.setattr(StackedEngine, "narrow_on_cpu", narrow)
+        monkeypatch.setattr("idiolect.engine.stacked.MIN_TENSOR_BYTES_TO_NARROW", 1)
+        sim = simulation(method, ragged_federation((9, 30, 12)), model, engine=engine)
+        sim.step()
+        sim.step()
+        ends.append(sim.state()[0])
+    for end in ends[1:]:
+        for leaf, value in ends[0].items():
+            torch.testing.assert_close(end[leaf], value, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
 class Reader(nn.Module):
     """A recurrent layer over the rows of an image, then a head."""
 

@@ -145,9 +145,11 @@ class StackedLocal(SamplesLocal):
     def _as_seen(self, steps: Steps, goal: Objective, purpose: str) -> Iterator[Step]:
         """The steps of training, on batches that are changed if there is an augmentation."""
         if goal.x is None and self.augment is None and steps.same and steps.clients == 1:
-            inputs: Tensor | None = None  # the same batch in every step is gathered once
+            inputs, version = torch.empty(0), -1  # the same batch in every step is gathered once
             for step in steps:
-                inputs = self.samples.inputs(step.sample) if inputs is None else inputs
+                if inputs._version != version:  # not yet, or a network wrote into it
+                    inputs = self.samples.inputs(step.sample)
+                    version = inputs._version
                 yield replace(step, inputs=inputs)
             return
         if goal.x is not None or self.augment is None:
