@@ -86,6 +86,40 @@ def test_a_matrix() -> None:
     assert len(shown) == 2 and shown[0].matrix is not None and shown[0].matrix.shape == (4, 4)
 
 
+def test_matrices_lie_in_a_grid_of_rows_and_columns() -> None:
+    """Titles and ticks do not run into one another: a method is named beside its row, once."""
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    from idiolect.papers import paper_figure
+
+    rows = [{"id": "dwa", "label": "FedDWA", "method": "feddwa"}, {"id": "l2c", "method": "l2c"}]
+    figure = {"chart": "heatmap", "x": "partner", "y": "aggregation_weight", "ylabel": "client"}
+    results = made(figure=figure, rows=rows, paper_values={})
+    shown = panels(results)
+    assert [(p.row, p.title) for p in shown] == [
+        (row, title) for row in ("FedDWA", "l2c") for title in ("α=0.5", "even")
+    ]
+    del shown[1]  # what has not run leaves its place empty
+    drawing = paper_figure.draw(results, shown)
+    first, empty, *below = drawing.axes[:4]
+    others = [first, *below]
+    assert not empty.get_visible() and all(axis.get_visible() for axis in others)
+    assert [axis.get_ylabel() for axis in others] == ["FedDWA: client", "l2c: client", ""]
+    assert [axis.get_xlabel() for axis in others] == ["", "partner", "partner"]
+    assert drawing.get_suptitle().endswith("(seed 0)")
+    renderer = agg.FigureCanvasAgg(drawing).get_renderer()
+    boxes = [axis.title.get_window_extent(renderer) for axis in others]
+    assert not any(a.overlaps(b) for a in boxes for b in boxes if a is not b)
+
+
+def test_points_have_whole_ticks() -> None:
+    pytest.importorskip("matplotlib")
+    from idiolect.papers import paper_figure
+
+    results = made(figure={"x": "rounds", "y": "protocol"})
+    axis = paper_figure.draw(results, panels(results)).axes[0]
+    assert [x for x in axis.get_xticks() if not float(x).is_integer()] == []
+
+
 def test_files_and_the_word_quick() -> None:
     pytest.importorskip("matplotlib")
     from idiolect.papers import paper_figure

@@ -38,7 +38,9 @@ class Panel:
     title: str
     y: str
     curves: dict[str, Curve] = field(default_factory=dict)
-    matrix: np.ndarray | None = None
+    matrix: np.ndarray | None = None  # of one seed, and of the row of the recipe beside it
+    seed: int = 0
+    row: str = ""
 
     def curve(self, label: str) -> Curve:
         return self.curves.setdefault(label, Curve(label))
@@ -122,13 +124,12 @@ def _over_settings(
 def _matrices(results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]]) -> list[Panel]:
     """One matrix per cell, of its first seed: a mean over seeds would blur what is chosen."""
     recipe = results.recipe
-    made: dict[str, Panel] = {}
+    made: dict[tuple[str, str], Panel] = {}
     for cell, _ in done:
         row, column = recipe.row(cell.row), recipe.column(cell.column)
-        title = f"{row.label or row.id}, {column.label or column.id}"
         name = _names(chart.y)[0]
         moments = [m for m in results.series(cell).get(name, []) if "," in m.item]
-        if title in made or not moments:
+        if (row.id, column.id) in made or not moments:
             continue
         part = recipe.metric_of(cell.row, cell.column).partition(":")[2]
         last = max(m.round for m in moments)
@@ -140,7 +141,9 @@ def _matrices(results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]
         matrix = np.full(shape, np.nan)
         for at, moment in zip(places, chosen, strict=True):
             matrix[at] = moment.value
-        made[title] = Panel(f"{title} (seed {cell.seed})", name, matrix=matrix)
+        panel = Panel(str(column.label or column.id), name, matrix=matrix, seed=cell.seed)
+        panel.row = str(row.label or row.id) if len(recipe.rows) > 1 else ""
+        made[row.id, column.id] = panel
     return list(made.values())
 
 

@@ -75,47 +75,65 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
     assert chart is not None
     with matplotlib.rc_context(STYLE):
         across = _across(chart, shown)
-        down = -(-len(shown) // across)
+        places = _places(shown, across)
+        down = 1 + max(places) // across
         width = NARROW if across == 1 else WIDE
         size = (width, down * (width / across * (0.95 if chart.chart == "heatmap" else 0.75)))
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(down, across, squeeze=False).ravel()
-        for axis in axes[len(shown) :]:
-            axis.set_visible(False)
+        for empty in set(range(len(axes))) - set(places):
+            axes[empty].set_visible(False)
         image, scale = None, _scale(shown)
         # A curve looks alike in all panels, also where others are missing.
         curves = dict.fromkeys(name for panel in shown for name in panel.curves)
         looks = {name: k for k, name in enumerate(curves)}
         labels = [_ylabel(chart, panel, len({one.y for one in shown}) > 1) for panel in shown]
-        for k, (panel, axis) in enumerate(zip(shown, axes, strict=False)):
+        for k, (panel, place) in enumerate(zip(shown, places, strict=True)):
+            axis = axes[place]
             axis.set_title(panel.title)
-            if k + across >= len(shown):  # nothing below
+            if place + across not in places:  # nothing below
                 axis.set_xlabel(chart.xlabel or chart.x)
-            if k % across == 0 or labels[k] != labels[k - 1]:
+            if place % across == 0 or labels[k] != labels[k - 1]:
                 axis.set_ylabel(textwrap.fill(labels[k], LETTERS_UP))
             if panel.matrix is not None:
                 image = axis.imshow(panel.matrix, cmap="cividis", interpolation="nearest", **scale)
-                axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-                axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+                for side in (axis.xaxis, axis.yaxis):
+                    side.set_major_locator(MaxNLocator(4, integer=True))
             elif chart.chart == "bars":
                 _bars(axis, panel, looks)
             else:
                 _lines(axis, panel, looks, many=chart.series == "clients")
-                if all(isinstance(x, int) for curve in panel.curves.values() for x in curve.points):
-                    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+                if all(_is_whole(x) for curve in panel.curves.values() for x in curve.points):
+                    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if image is not None:
             figure.colorbar(image, ax=list(axes), shrink=0.8, label=shown[0].y.replace("_", " "))
         _legend(figure, list(axes), named=len(results.recipe.rows) > 1)
-        figure.suptitle(_title(results), fontsize=8)
+        seeds = {panel.seed for panel in shown if panel.matrix is not None}
+        of_seeds = f" (seed {', '.join(map(str, sorted(seeds)))})" if seeds else ""
+        figure.suptitle(_title(results) + of_seeds, fontsize=8)
     return figure
 
 
 def _across(chart: Chart, shown: Sequence[Panel]) -> int:
-    """Panels side by side: where there are several y, a row for each."""
-    most = 4 if chart.chart == "heatmap" else 3
+    """Panels side by side: where there are several y, or rows of matrices, a row for each."""
+    most = 5 if chart.chart == "heatmap" else 3
     titles = len({panel.title for panel in shown})
-    several = len({panel.y for panel in shown}) > 1
-    return titles if several and titles <= most else min(len(shown), most)
+    several = len({(panel.y, panel.row) for panel in shown}) > 1
+    return titles if several and titles <= most else min(len(shown), 4, most)
+
+
+def _places(shown: Sequence[Panel], across: int) -> list[int]:
+    """Where each panel lies, counted along the rows: matrices under those of the same column."""
+    titles, rows = ({k: n for n, k in enumerate(dict.fromkeys(of))} for of in (
+        (panel.title for panel in shown), (panel.row for panel in shown)
+    ))  # fmt: skip
+    if len(rows) < 2 or len(titles) > across:
+        return list(range(len(shown)))
+    return [rows[panel.row] * across + titles[panel.title] for panel in shown]
+
+
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, int | float) and float(x).is_integer()
 
 
 def _scale(shown: Sequence[Panel]) -> dict[str, float]:
@@ -134,6 +152,8 @@ def _title(results: Results) -> str:
 
 
 def _ylabel(chart: Chart, panel: Panel, several: bool) -> str:
+    if panel.row:
+        return f"{panel.row}: {chart.ylabel or NAMES.get(panel.y, panel.y)}"
     if chart.ylabel and not several:
         return chart.ylabel
     name = panel.y.partition(":")[0].removeprefix("measured.").removeprefix("clients.")
