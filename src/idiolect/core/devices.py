@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+MAX_KEPT_BYTES = 2 << 30  # of freed memory, from one round to the next
 _CGROUP = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of <malloc.h>
 
@@ -26,12 +27,38 @@ def free_memory(device: torch.device) -> int:
 def keep_freed_memory() -> None:
     """Let the C library keep what a step of training frees for the next step, where it is glibc.
     It would give large blocks back to the system, which then fills every page with zeros
-    again: up to a fifth of the time of a round on a CPU, or none, as blocks happen to lie."""
-    if platform.libc_ver()[0] != "glibc":
+    again: up to a fifth of the time of a round on a CPU, or none, as blocks happen to lie. The
+    largest still go back: small blocks would settle where they were, and the next round would ask
+    for new memory, without end."""
+    if (library := _glibc()) is not None:
+        for what, size in ((_M_MMAP_THRESHOLD, 128), (_M_TRIM_THRESHOLD, 2047), (_M_TOP_PAD, 64)):
+            library.mallopt(what, size << 20)
+
+
+def return_freed_memory() -> None:
+    """Give the system what the C library keeps, if it is much; what lies between blocks in use
+    might never be used again."""
+    library = _glibc()
+    if library is None or not hasattr(library, "mallinfo2"):  # before 2.33
         return
-    mallopt = ctypes.CDLL(None).mallopt
-    for what, size in ((_M_MMAP_THRESHOLD, 1024), (_M_TRIM_THRESHOLD, 2047), (_M_TOP_PAD, 64)):
-        mallopt(what, size << 20)
+    library.mallinfo2.restype = _Malloced
+    if library.mallinfo2().fordblks > MAX_KEPT_BYTES:
+        library.malloc_trim(0)
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+
+
+class _Malloced(ctypes.Structure):
+    """`struct mallinfo2` of <malloc.h>."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks")),
+        ("keepcost", ctypes.c_size_t),
+    ]
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:

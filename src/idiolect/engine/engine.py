@@ -159,7 +159,11 @@ class Engine(ABC):
                 for group in self.groups(own):
                     local = self.local([own[g] for g in group], round)
                     done.append(work(local, *(record.select(r, group) for r in given)))
-        return self.ranks.combine(tree.join(done) if done else {}, sizes, self.device)
+        out = self.ranks.combine(tree.join(done) if done else {}, sizes, self.device)
+        if self.device.type == "cpu":
+            done.clear()
+            devices.return_freed_memory()
+        return out
 
     def evaluate(self, params: Tree, ids: Sequence[int], part: Part) -> tuple[Tensor, Tensor]:
         """Correct predictions (or what else the task's metric sums, `[K, S]`) and summed loss of
