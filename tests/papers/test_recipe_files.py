@@ -38,6 +38,7 @@ IN_EVERY_SUMMARY = {
 MEASURED_OR_LOGGED = {
     "measured.train_loss",
     "train_accuracy",
+    "accuracy.pooled",  # a series
     "guidance_accuracy",
     "gradient_similarity",
     "clients.fisher_trace",

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from idiolect.papers.comparisons import compared, holm
 from idiolect.papers.recipe import Claim
-from idiolect.papers.verdicts import Verdict, compared, holm, needed, verdict
+from idiolect.papers.verdicts import Verdict, needed, verdict
 from tests.papers.tiny import tiny
 
 ROWS = [{"id": name, "method": "fedavg"} for name in ("a", "b", "c")]
@@ -98,18 +99,93 @@ def test_order() -> None:
 def test_trend_is_the_change_on_the_fitted_line() -> None:
     columns = [{"id": f"k{k}"} for k in range(4)]
     made = tiny(rows=ROWS, columns=columns, paper_values={}, claims=[], quick={})
-    series = {0: [0.0, 2.0, 1.0, 3.0], 1: [0.1, 2.0, 1.2, 3.3]}
+    series = {0: [0.0, 2.0, 1.0, 3.0], 1: [0.1, 2.0, 1.2, 3.3], 2: [0.0, 2.1, 1.1, 3.1]}
     values = {("a", f"k{k}", "protocol"): {s: v[k] for s, v in series.items()} for k in range(4)}
     along = tuple(f"k{k}" for k in range(4))
     claim: dict[str, Any] = {"id": "x", "says": "s", "kind": "trend", "row": "a", "along": along}
     told = verdict(made, Claim(**claim, direction="up"), values)
-    # slopes (3*(3-0) + (1-2)) / 10 = .8 and (3*3.2 - .8) / 10 = .88; times three steps
-    assert told.comparisons[0].mean == pytest.approx((2.4 + 2.64) / 2)
-    assert told.answer == "holds"
+    # slopes (3*(3-0) + (1-2)) / 10 = .8, (3*3.2 - .8) / 10 = .88 and .83; times three steps
+    assert told.comparisons[0].mean == pytest.approx((2.4 + 2.64 + 2.49) / 3)
+    # up, but for the step from the second place to the third
+    assert told.answer == "does not hold" and "from k1 to k2" in told.reason
     assert verdict(made, Claim(**claim, direction="down"), values).answer == "does not hold"
-    assert verdict(made, Claim(**claim, direction="flat", by=0.5), values).answer == "does not hold"
     assert verdict(made, Claim(**claim, direction="flat", by=9.0), values).answer == "holds"
     assert verdict(made, Claim(**claim, direction="up", by=4), values).answer == "does not hold"
+
+
+def along(places: list[list[float]], **how: Any) -> Verdict:
+    """The verdict on a trend of one row, from the seeds' values at every place."""
+    names = tuple(f"k{k}" for k in range(len(places)))
+    columns = [{"id": name} for name in names]
+    made = tiny(rows=ROWS, columns=columns, paper_values={}, claims=[], quick={})
+    values = {
+        ("a", name, "protocol"): dict(enumerate(seeds))
+        for name, seeds in zip(names, places, strict=True)
+    }
+    return verdict(made, Claim(id="x", says="s", kind="trend", row="a", along=names, **how), values)
+
+
+@pytest.mark.parametrize(
+    ("places", "flat"),
+    [
+        ([80, 80.2, 79.9], "holds"),
+        ([70, 40, 70], "does not hold"),  # the line through them is flat
+        ([91, 80, 80, 91], "does not hold"),
+        ([80, 81.3, 81.3, 81.3, 81.3, 81.3], "does not hold"),
+        ([80, 80.98, 80.2], "not enough evidence"),
+    ],
+)
+def test_flat_is_about_any_two_places(places: list[float], flat: str) -> None:
+    noise = ([0.0, 0.03, -0.03, 0.01], [0.02, -0.03, 0.0, 0.01])
+    seeds = [[at + e for e in noise[k % 2]] for k, at in enumerate(places)]
+    assert along(seeds, direction="flat", by=1).answer == flat
+
+
+def test_no_step_may_speak_against_a_line() -> None:
+    noise = ([0.0, 0.3, -0.3, 0.1], [0.2, -0.3, 0.0, 0.1])
+
+    def told(*places: float, **how: Any) -> str:
+        seeds = [[at + e for e in noise[k % 2]] for k, at in enumerate(places)]
+        return along(seeds, direction="down", **how).answer
+
+    assert told(97, 96.8, 60) == told(97, 80, 60) == told(97, 80, 60, steps=True) == "holds"
+    assert told(97, 96.8, 60, steps=True) == "not enough evidence"
+    assert told(97, 5, 50) == told(97, 5, 50, steps=True) == "does not hold"
+    assert told(97, 98, 50) == "does not hold"
+
+
+def test_numbers_that_happen_to_differ_alike_are_not_certain() -> None:
+    """Accuracies are counts: two seeds can give the same difference by chance."""
+    how: dict[str, Any] = {"kind": "beats", "row": "a", "over": "b", "columns": ("p",)}
+    chance = {("a", "p"): [90.01, 88.01], ("b", "p"): [90.0, 88.0]}
+    assert decide(chance, **how).answer == "not enough evidence"
+    clear = {("a", "p"): [95.0, 93.0], ("b", "p"): [90.0, 88.0]}
+    assert decide(clear, **how).answer == "holds"
+    equal = {("a", "p"): [90.0, 88.0], ("b", "p"): [90.0, 88.0]}
+    assert decide(equal, **how).answer == "not enough evidence"
+    assert decide(equal, **how | {"kind": "within", "by": 0.5}).answer == "holds"
+    on_the_bound = {("a", "p"): [2.0, 2.0], ("b", "p"): [1.0, 1.0]}
+    assert decide(on_the_bound, **how | {"kind": "within", "by": 1.0}).answer == "holds"
+
+
+def test_holm_counts_the_comparisons_that_are_still_missing() -> None:
+    """Otherwise a claim about many could fall by the first that are there."""
+    few = {("a", "p"): [80.0, 80.6, 79.5], ("b", "p"): [80.8, 81.1, 80.8]}
+    how: dict[str, Any] = {"kind": "best", "row": "a", "columns": ("p",)}
+    told = decide(few, **how)
+    (known,) = [one for one in told.comparisons if one.n]
+    assert 0.05 / 2 < known.p_fails < 0.05 and told.answer == "not enough evidence"
+    assert decide(few, **how, among=("a", "b")).answer == "does not hold"
+
+
+def test_a_seed_that_diverged_is_not_left_out() -> None:
+    made = tiny(rows=ROWS, columns=COLUMNS, paper_values=PAPER, claims=[], quick={})
+    values = {("a", "p", "protocol"): {0: 9.0, 1: 9.1}, ("b", "p", "protocol"): {0: 5.0, 1: 5.2}}
+    claim = Claim(id="x", says="s", kind="beats", row="a", over="b", columns=("p",))
+    assert verdict(made, claim, values).answer == "holds"
+    told = verdict(made, claim, values, lost={("a", "p"): {2}})
+    assert told.answer == "not enough evidence" and "a in p diverged in seed 2" in told.reason
+    assert verdict(made, claim, values, lost={("c", "p"): {2}}).answer == "holds"
 
 
 def test_near_needs_the_whole_interval() -> None:
@@ -136,7 +212,11 @@ def test_numbers_without_chance_decide_by_themselves() -> None:
     values = {("a", "p"): [2.0, 2.0], ("b", "p"): [1.0, 1.0], ("c", "p"): [2.0, 2.0]}
     how: dict[str, Any] = {"kind": "beats", "row": "a", "columns": ("p",)}
     assert decide(values, **how, over="b").answer == "holds"
-    assert decide(values, **how, over="c").answer == "does not hold"
+    assert decide(values, **how, over="c").answer == "not enough evidence"  # a tie
+    large = {("a", "p"): [4e12, 4e12], ("b", "p"): [2e12, 2e12]}
+    ratio: dict[str, Any] = how | {"kind": "ratio", "over": "b", "within": 0.1}
+    assert decide(large, **ratio, ratio=2.05).answer == "holds"
+    assert decide(large, **ratio, ratio=2.2).answer == "does not hold"
 
 
 def test_what_a_claim_needs() -> None:

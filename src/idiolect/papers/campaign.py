@@ -54,7 +54,7 @@ class RecipePart:
         return PaperTable(self.recipe, self.values, states, self.results.quick, self.tuned)
 
     def verdicts(self) -> list[Verdict]:
-        return judge(self.recipe, self.values, self.results.quick)
+        return judge(self.recipe, self.values, self.results.quick, cell_list.lost(self.results))
 
     def view(self) -> Any:
         return paper_table.terminal(self.table)

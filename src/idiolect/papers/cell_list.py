@@ -34,6 +34,16 @@ def values(results: Results) -> dict[tuple[str, str, str], dict[int, float]]:
     return found
 
 
+def lost(results: Results) -> dict[tuple[str, str], set[int]]:
+    """Row, column -> seeds that diverged and so have no number."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for cell, record in finished(results):
+        metrics = results.recipe.numbers_of(cell.row, cell.column)
+        if record.diverged and any(record.shown(metric) is None for metric in metrics):
+            found.setdefault((cell.row, cell.column), set()).add(cell.seed)
+    return found
+
+
 def write(results: Results) -> None:
     """To be called with the results locked."""
     text = io.StringIO()

@@ -40,7 +40,7 @@ class Section:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        return judge(self.recipe, self.values, self.quick)
+        return judge(self.recipe, self.values, self.quick, cell_list.lost(self.results))
 
     def answers(self) -> list[int]:
         """Claims that hold, that do not, and that are open: all of them where it was shrunk."""

@@ -92,6 +92,7 @@ class Claim(Checked):
     ratio: float = hyper(1.0, "ratio: number of row / number of over")
     along: tuple[str, ...] = hyper((), "trend: columns (or rows) in order")
     direction: Literal["up", "down", "flat"] = hyper("up", "trend: where to")
+    steps: bool = hyper(False, "trend: every step, not the line through all places")
     by: float = hyper(0.0, "beats, trend: by more than this; within, flat: at most this")
     within: float | None = hyper(None, "near, ratio: largest distance", min=0)
     value: float | None = hyper(None, "above, below: the constant")

@@ -8,6 +8,7 @@ it was, and two commands can write to one folder.
 A cell's record is found by its settings, so cells with equal settings share one run.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -83,7 +84,7 @@ class Results:
             run, (metrics, kept) = FinishedRun(out), wanted[key]
             shown = {name: numbers.number(run, name) for name in sorted(metrics)}
             about = _machine(out, cell.config)
-            made[key] = Record(shown, cell.config, run.summary, about, self.quick)
+            made[key] = Record(shown, portable(cell.config), run.summary, about, self.quick)
             drawn[key] = {name: numbers.series(run, name) for name in sorted(kept)}
         with self.locked():
             for key, moments in drawn.items():
@@ -162,6 +163,7 @@ class Results:
         return not wanted or (path.exists() and set(wanted) <= set(round_series.names(path)))
 
     def _like(self, config: Config) -> list[Record]:
+        config = portable(config)
         near = self._index.get(_coarse(config), []) if config else []
         return [record for record in near if same_settings(record.config, config)]
 
@@ -184,7 +186,7 @@ class Results:
         kept = [one for one in before if one.digest not in new] + list(fresh)
         kept.sort(key=lambda one: (one.config["method"]["name"], one.digest[:6], one.seed))
         self._keep(kept)
-        lines = [json.dumps(_as_json(one), allow_nan=False) for one in kept]
+        lines = [json.dumps(vars(one), allow_nan=False) for one in kept]
         files.write_text(self.folder / "runs.jsonl", "".join(f"{line}\n" for line in lines))
 
     def _write_failures(self, failures: Mapping[str, str]) -> None:
@@ -252,12 +254,15 @@ def _machine(out: Path, config: Config) -> dict[str, Any]:
     }
 
 
-def _as_json(record: Record) -> dict[str, Any]:
-    return {**vars(record), "config": _sanitised(record.config)}
-
-
-def _sanitised(value: Any) -> Any:
-    """Paths of the machine the run was made on say nothing elsewhere."""
+def portable(value: Any) -> Any:
+    """Settings without the folders of this machine, which say nothing elsewhere: of each there is
+    a short hash, so that files of the same name in two folders stay two."""
     if isinstance(value, Mapping):
-        return {key: _sanitised(one) for key, one in value.items()}
-    return HOME.sub("", value) if isinstance(value, str) else value
+        return {key: portable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(portable, value))
+    return HOME.sub(_hashed, value) if isinstance(value, str) else value
+
+
+def _hashed(folder: re.Match[str]) -> str:
+    return hashlib.sha256(folder[0].encode()).hexdigest()[:8] + "/"

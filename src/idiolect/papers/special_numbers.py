@@ -77,7 +77,8 @@ def passes_per_round(run: FinishedRun, part: str) -> float | None:
 
 def own_group_share(run: FinishedRun, part: str) -> float | None:
     """Of the g largest aggregation weights of a client (g: size of its group, itself included), the
-    share that belongs to its own group; mean over clients. Groups are those of the split."""
+    share that belongs to its own group; mean over clients. Groups are those of the split. Of equal
+    weights that of the client with the lower number counts first."""
     weights = _logged(run, "aggregation_weight", part)
     if weights is None:
         return None

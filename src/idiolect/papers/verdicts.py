@@ -2,46 +2,31 @@
 
 Every claim is a set of comparisons. A comparison has one value per seed, and the claim says that
 its mean is above zero: A - B for `beats`, `best` and `order` (same seed, same split and start), the
-change along a fitted line for `trend`, the distance to a constant otherwise. It is tested by a
-one-sided t test over seeds at 5 % (the interval shown is the two-sided 90 % one). `near`, `within`,
-`ratio` and `flat` say that a mean lies between two bounds: both one-sided tests (TOST).
+change along a fitted line for `trend`, the distance to a constant otherwise. `near`, `within`,
+`ratio` and `flat` say that a mean lies between two bounds, `flat` of any two places. No step of a
+`trend` may be significantly the other way; with `steps` every one must be significant, and no line
+is fitted.
 
 *Holds*: all comparisons of each column are significant, the columns by Holm's correction; within a
 column all must be, so there the largest p counts and needs no correction. *Does not hold*: at least
-one comparison is significantly the other way round, by Holm's correction over all of them.
-Otherwise, and with fewer than two seeds in a comparison, there is *not enough evidence*.
+one comparison is significantly the other way round, by Holm's correction over all of them, those
+that still lack seeds included. Otherwise, with fewer than two seeds in a comparison, and where a
+seed diverged and has no number, there is *not enough evidence*.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 from typing import Literal
 
+from idiolect.papers.comparisons import Comparison, Parts, Seeds, compared, holm, inside
 from idiolect.papers.recipe import Claim, Recipe
 
-LEVEL = 0.05
-Seeds = Mapping[int, float]
+Lost = Mapping[tuple[str, str], Collection[int]]  # row, column -> seeds that diverged
 Values = Mapping[tuple[str, str, str], Seeds]  # row, column, metric -> seed -> value
 Lookup = Callable[[str, str], Seeds]  # row, column
 Answer = Literal["holds", "does not hold", "not enough evidence"]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One mean over seeds that a claim says is above zero."""
-
-    what: str
-    group: str  # those of one group are tested together: a column, or a row for trends
-    seeds: tuple[int, ...]
-    mean: float
-    low: float
-    high: float
-    p_holds: float
-    p_fails: float
-
-    @property
-    def n(self) -> int:
-        return len(self.seeds)
 
 
 @dataclass(frozen=True)
@@ -61,21 +46,26 @@ class Verdict:
         return f"{mark}{self.answer}: {self.claim.says} [{self.reason}; {self.test}]"
 
 
-def judge(recipe: Recipe, values: Values, quick: bool = False) -> list[Verdict]:
-    """A verdict on every claim of a recipe; `quick`: on the cells of --quick."""
+def judge(
+    recipe: Recipe, values: Values, quick: bool = False, lost: Lost | None = None
+) -> list[Verdict]:
+    """A verdict on every claim of a recipe; `quick`: on the cells of --quick. `lost`: seeds without
+    a number because they diverged."""
     recipe = recipe.shrunk() if quick else recipe
-    return [verdict(recipe, claim, values, quick) for claim in recipe.claims]
+    return [verdict(recipe, claim, values, quick, lost or {}) for claim in recipe.claims]
 
 
-def verdict(recipe: Recipe, claim: Claim, values: Values, quick: bool = False) -> Verdict:
+def verdict(
+    recipe: Recipe, claim: Claim, values: Values, quick: bool = False, lost: Lost | None = None
+) -> Verdict:
     made = _comparisons(recipe, claim, values)
     groups: dict[str, list[Comparison]] = {}
     for one in made:
         groups.setdefault(one.group, []).append(one)
     known = [one for one in made if one.n >= 2]
-    against = holm([one.p_fails for one in known])
+    against = holm([one.p_fails for one in made])  # 1 where seeds are lacking
     test = _test_name(claim, len(groups)) + _tuned(recipe, claim)
-    reversed_ = [one for one, sure in zip(known, against, strict=True) if sure]
+    reversed_ = [one for one, sure in zip(made, against, strict=True) if sure]
     if reversed_:
         worst = min(reversed_, key=lambda one: one.p_fails)
         reason = f"{_interval(worst)}{_more(len(reversed_) - 1)}"
@@ -88,9 +78,15 @@ def verdict(recipe: Recipe, claim: Claim, values: Values, quick: bool = False) -
         return Verdict(claim, "not enough evidence", reason, test, tuple(made), quick)
     weakest = max(known, key=lambda one: one.p_holds)
     sure = holm([max(one.p_holds for one in group) for group in groups.values()])
-    answer: Answer = "holds" if all(sure) else "not enough evidence"
+    diverged = [
+        f"{row} in {column} diverged in seed {', '.join(map(str, sorted(seeds)))}"
+        for row, column in sorted(needed(recipe, claim))
+        if (seeds := (lost or {}).get((row, column), ()))
+    ]
+    answer: Answer = "holds" if all(sure) and not diverged else "not enough evidence"
     prefix = "weakest: " if len(known) > 1 else ""
-    return Verdict(claim, answer, prefix + _interval(weakest), test, tuple(made), quick)
+    reason = "; ".join((prefix + _interval(weakest), *diverged))
+    return Verdict(claim, answer, reason, test, tuple(made), quick)
 
 
 def needed(recipe: Recipe, claim: Claim) -> set[tuple[str, str]]:
@@ -106,38 +102,6 @@ def needed(recipe: Recipe, claim: Claim) -> set[tuple[str, str]]:
     if claim.kind == "trend" and not claim.about:
         rows = claim.along
     return {(row, column) for row in rows for column in columns if recipe.has_cell(row, column)}
-
-
-def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
-    """Which hypotheses are rejected when all are tested together (Holm's step-down rule)."""
-    order = sorted(range(len(p_values)), key=lambda k: p_values[k])
-    rejected = [False] * len(p_values)
-    for step, k in enumerate(order):
-        if p_values[k] > level / (len(p_values) - step):
-            break
-        rejected[k] = True
-    return rejected
-
-
-def compared(what: str, group: str, values: Seeds, level: float = LEVEL) -> Comparison:
-    """One mean over seeds against zero: t test, interval, both directions."""
-    seeds = tuple(sorted(values))
-    n = len(seeds)
-    if n == 0:
-        return Comparison(what, group, (), math.nan, math.nan, math.nan, 1.0, 1.0)
-    mean = math.fsum(values.values()) / n
-    if n == 1:
-        return Comparison(what, group, seeds, mean, -math.inf, math.inf, 1.0, 1.0)
-    from scipy.stats import t
-
-    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values.values()) / (n - 1))
-    if spread < 1e-9 * max(1.0, abs(mean)):  # the same in every seed: nothing is left to chance
-        above = mean > 0
-        return Comparison(what, group, seeds, mean, mean, mean, 1.0 - above, float(above))
-    error = spread / math.sqrt(n)
-    half = float(t.ppf(1 - level, n - 1)) * error
-    p = float(t.sf(mean / error, n - 1))
-    return Comparison(what, group, seeds, mean, mean - half, mean + half, p, 1 - p)
 
 
 def _columns(recipe: Recipe, claim: Claim) -> tuple[str, ...]:
@@ -156,23 +120,29 @@ def _comparisons(recipe: Recipe, claim: Claim, values: Values) -> list[Compariso
         return _distances(recipe, claim, of)
     if claim.kind in ("within", "ratio"):
         return _alike(recipe, claim, of)
-    made: list[tuple[str, str, Seeds]] = []
+    made: list[tuple[str, str, Seeds, Parts]] = []
     sign = -1.0 if claim.lower else 1.0
     for column in _columns(recipe, claim):
         for better, worse in _pairs(recipe, claim, column):
             pair = _paired(of(better, column), of(worse, column))
             gaps = {seed: sign * (a - b) - claim.by for seed, (a, b) in pair.items()}
             what = f"{better} - {worse}" if sign > 0 else f"{worse} - {better}"
-            made.append((what, column, gaps))
+            made.append((what, column, gaps, pair))
         if claim.kind in ("above", "below"):
             way = 1.0 if claim.kind == "above" else -1.0
             for row in (r for r in claim.about if recipe.has_cell(r, column)):
-                gaps = {s: way * (v - (claim.value or 0.0)) for s, v in of(row, column).items()}
-                made.append((f"{row} {claim.kind} {claim.value:g}", column, gaps))
-    margin = f" - {claim.by:g}" if claim.by and claim.kind == "beats" else ""
+                own = of(row, column)
+                gaps = {s: way * (v - (claim.value or 0.0)) for s, v in own.items()}
+                what = f"{row} {claim.kind} {claim.value:g}"
+                made.append((what, column, gaps, {s: (v,) for s, v in own.items()}))
+    margin = f" {'+' if claim.by < 0 else '-'} {abs(claim.by):g}"
+    margin = margin if claim.by and claim.kind == "beats" else ""
     if claim.average:
         return _averaged(made, margin)
-    return [compared(f"{what}{margin} in {column}", column, gaps) for what, column, gaps in made]
+    return [
+        compared(f"{what}{margin} in {column}", column, gaps, parts)
+        for what, column, gaps, parts in made
+    ]
 
 
 def _pairs(recipe: Recipe, claim: Claim, column: str) -> list[tuple[str, str]]:
@@ -194,23 +164,26 @@ def _alike(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
         for a, b in _pairs(recipe, claim, column):
             pair = _paired(of(a, column), of(b, column))
             if claim.kind == "ratio":
-                gaps = {s: x / y - claim.ratio for s, (x, y) in pair.items() if y}
+                pair = {s: (x / y, claim.ratio) for s, (x, y) in pair.items() if y}
+                gaps = {s: ratio - claim.ratio for s, (ratio, _) in pair.items()}
                 bound, what = claim.within or 0.0, f"{a} / {b} - {claim.ratio:g} in {column}"
             else:
                 gaps = {s: x - y for s, (x, y) in pair.items()}
                 bound, what = claim.by, f"{a} - {b} in {column}"
-            found.append(_inside(what, column, gaps, -bound, bound))
+            found.append(inside(what, column, gaps, pair, bound))
     return found
 
 
-def _averaged(made: Sequence[tuple[str, str, Seeds]], margin: str) -> list[Comparison]:
-    whats = dict.fromkeys(what for what, _, _ in made)
+def _averaged(made: Sequence[tuple[str, str, Seeds, Parts]], margin: str) -> list[Comparison]:
+    whats = dict.fromkeys(what for what, *_ in made)
     found = []
     for what in whats:
-        parts = [gaps for name, _, gaps in made if name == what]
-        common = set.intersection(*(set(gaps) for gaps in parts))
-        means = {s: math.fsum(gaps[s] for gaps in parts) / len(parts) for s in common}
-        found.append(compared(f"{what}{margin}, mean of {len(parts)} columns", what, means))
+        own = [(gaps, parts) for name, _, gaps, parts in made if name == what]
+        common = set.intersection(*(set(gaps) for gaps, _ in own))
+        means = {s: math.fsum(gaps[s] for gaps, _ in own) / len(own) for s in common}
+        parts = {s: [x for _, pair in own for x in pair[s]] for s in common}
+        title = f"{what}{margin}, mean of {len(own)} columns"
+        found.append(compared(title, what, means, parts))
     return found
 
 
@@ -222,17 +195,34 @@ def _trends(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
         places = [(one, k) if over_columns else (k, one) for k in claim.along]
         if not all(recipe.has_cell(*place) for place in places):
             continue
-        steps = [of(*place) for place in places]
-        common = set.intersection(*(set(step) for step in steps))
-        changes = {s: _fitted_change([step[s] for step in steps]) for s in common}
-        what = f"change of {one} from {claim.along[0]} to {claim.along[-1]}"
+        at = dict(zip(claim.along, (of(*place) for place in places), strict=True))
         if claim.direction == "flat":
-            found.append(_inside(what, one, changes, -claim.by, claim.by))
-        else:
-            way = 1.0 if claim.direction == "up" else -1.0
-            moved = {s: way * change - claim.by for s, change in changes.items()}
-            found.append(compared(f"{what} ({claim.direction})", one, moved))
+            found += [_step(claim, one, a, b, at) for a, b in combinations(claim.along, 2)]
+            continue
+        steps = [_step(claim, one, a, b, at) for a, b in pairwise(claim.along)]
+        if claim.steps or len(steps) == 1:
+            found += steps
+            continue
+        common = set.intersection(*(set(values) for values in at.values()))
+        parts = {s: [values[s] for values in at.values()] for s in common}
+        way = 1.0 if claim.direction == "up" else -1.0
+        moved = {s: way * _fitted_change(parts[s]) - claim.by for s in common}
+        what = f"change of {one} along {claim.along[0]} ... {claim.along[-1]} ({claim.direction})"
+        found.append(compared(what, one, moved, parts))
+        # Steps have no proof to bring, but may speak against the line.
+        found += [replace(step, p_holds=0.0 if step.n > 1 else 1.0) for step in steps]
     return found
+
+
+def _step(claim: Claim, one: str, a: str, b: str, at: Mapping[str, Seeds]) -> Comparison:
+    """The change from one place to another."""
+    pair, what = _paired(at[a], at[b]), f"change of {one} from {a} to {b}"
+    changes = {s: y - x for s, (x, y) in pair.items()}
+    if claim.direction == "flat":
+        return inside(what, one, changes, pair, claim.by)
+    way, by = (1.0 if claim.direction == "up" else -1.0), claim.by if len(at) == 2 else 0.0
+    moved = {s: way * change - by for s, change in changes.items()}
+    return compared(f"{what} ({claim.direction})", one, moved, pair)
 
 
 def _distances(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
@@ -243,20 +233,14 @@ def _distances(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
             paper = recipe.paper_value(row, column)
             if paper is None or not recipe.has_cell(row, column):
                 continue
-            gaps = {seed: value - paper[0] for seed, value in of(row, column).items()}
+            own = of(row, column)
+            gaps, parts = (
+                {s: v - paper[0] for s, v in own.items()},
+                {s: (v,) for s, v in own.items()},
+            )
             what = f"{row} - paper in {column}"
-            found.append(_inside(what, f"{row}/{column}", gaps, -within, within))
+            found.append(inside(what, f"{row}/{column}", gaps, parts, within))
     return found
-
-
-def _inside(what: str, group: str, values: Seeds, low: float, high: float) -> Comparison:
-    """A mean between two bounds: both one-sided tests (TOST)."""
-    plain = compared(what, group, values)
-    above = compared(what, group, {s: v - low for s, v in values.items()})
-    below = compared(what, group, {s: high - v for s, v in values.items()})
-    p_holds = max(above.p_holds, below.p_holds)
-    p_fails = min(1.0, 2 * min(above.p_fails, below.p_fails))
-    return Comparison(what, group, plain.seeds, plain.mean, plain.low, plain.high, p_holds, p_fails)
 
 
 def _fitted_change(values: Sequence[float]) -> float:
@@ -290,6 +274,9 @@ def _test_name(claim: Claim, groups: int) -> str:
     inside = flat or claim.kind in ("near", "within", "ratio")
     paired = "paired " if claim.kind in ("best", "beats", "order", "within", "ratio") else ""
     name = f"two one-sided {paired}t tests" if inside else f"{paired}t test"
-    if claim.kind == "trend":
-        name += " of the fitted change"
+    if claim.kind == "trend" and len(claim.along) > 2:
+        if flat:
+            name += " of any two places"
+        else:
+            name += " of every step" if claim.steps else " of the fitted change, no step against it"
     return f"{name} over seeds, 5 %" + (f", Holm over {groups}" if groups > 1 else "")
