@@ -5,8 +5,9 @@
 For every method: the stacked engine (CUDA graphs, our kernels) equals the loop engine to 1e-9 in
 float64 and a resumed run the uninterrupted one; in float32 the distance is bounded, with TF32
 products stated. Every route of a convolution, of a linear layer and its step, of batch norms and of
-max-pooling is held against PyTorch's own, and products in TF32 too. Exits with 1 if anything is
-out of bounds.
+max-pooling is held against PyTorch's own, and products in TF32 too. Captured steps, whose branches
+run at the same time, give the bits of steps that are launched kernel by kernel, again and again.
+Exits with 1 if anything is out of bounds.
 
 Float32 runs train a network without corners (tanh and mean-pooling). ReLU and max-pooling have a
 gradient that jumps: where two values lie within rounding of each other, rounding decides which of
@@ -21,15 +22,18 @@ import gc
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods, models
 from idiolect.bench import measured_on
+from idiolect.bench.job import random_federation
 from idiolect.data import Federation
 from idiolect.engine.layers import conv, linear, norm, pool
 from idiolect.engine.layers.stack_function import fused, precision
@@ -43,6 +47,7 @@ PYTORCH = 1e-5  # … by PyTorch's own
 TF32 = 2e-3  # … where both may round operands to TF32
 ROUNDS = 2
 SIZES = (33, 70, 16, 50)
+STEPS, REPEATS = 8, 10  # of captured steps
 
 
 def federation() -> Federation:
@@ -253,6 +258,35 @@ def check_pooling() -> list[dict[str, Any]]:
     return rows
 
 
+def check_captured() -> list[dict[str, Any]]:
+    """A branch that did not wait for what it reads would give other bits, at least at times."""
+    rows = []
+    for clients, batch in ((20, 16), (4, 16), (1, 16)):
+        sizes = np.full(clients, batch * 12)
+        data = random_federation(sizes, (3, 32, 32), train_share=0.9)
+        method = methods.build({"name": "fedavg", "batch_size": batch, "lr": 0.01})
+        model = models.build({"name": "fedas_cnn"}, data.shape, data.classes, 0)
+        sim = Simulation(method, data, model, rounds=3, device="cuda", dtype="tf32")
+        sim.step()
+        (step,) = sim.engine.captured_steps.captured
+        graph, start = step.graphs[clients], {n: v.clone() for n, v in step.state.params.items()}
+        assert graph is not None
+
+        def after(one: Any, step: Any = step, start: dict[str, Tensor] = start) -> Tensor:
+            for n, v in start.items():
+                step.state.params[n].copy_(v)
+            step.counter.zero_()
+            for _ in range(STEPS):
+                one()
+            return torch.cat([v.flatten() for v in step.state.params.values()])
+
+        true = after(partial(step.body, clients))
+        gap = max(float((after(graph.replay) - true).abs().max()) for _ in range(REPEATS))
+        row = {"map": "captured", "route": "step", "shape": f"{clients}x{batch} fedas_cnn"}
+        rows.append(row | {"distance": gap, "ok": gap == 0})
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("methods", nargs="*", default=sorted(methods.REGISTRY))
@@ -265,7 +299,7 @@ def main() -> int:
     for allowed in (True, False):
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
         kernels += check_convolutions() + check_products()
-    kernels += check_norms() + check_pooling()
+    kernels += check_norms() + check_pooling() + check_captured()
     for row in kernels:
         figures = f"{row['map']:<11}{row['route']:<11}{row['shape']:<37}{row['distance']:.1e}"
         print(figures + ("" if row["ok"] else "  OUT OF BOUNDS"))

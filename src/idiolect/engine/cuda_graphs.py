@@ -258,7 +258,7 @@ def _renew_random_numbers() -> None:
 
 @cache
 def _stream_of(device: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device, priority=-1)  # before what is computed beside it (lanes.py)
 
 
 @contextmanager

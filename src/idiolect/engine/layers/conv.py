@@ -101,21 +101,13 @@ class Outputs(Stacked):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias, ctx.how = inputs
-        ctx.biased, ctx.inside = bias is not None, steps_inside.of(w)
-        ctx.save_for_backward(x, w)
+        ctx.inside = steps_inside.of(w, bias)
+        ctx.save_for_backward(x, w, bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, w = ctx.saved_tensors
-        g = g if x.is_contiguous() else _laid(g)
-        to_x, to_w, to_bias, _ = ctx.needs_input_grad
-        to_w = to_w and not _steps(ctx.inside, w, x, g, ctx.how)
-        return (
-            _lying_as(x, ToInputs.apply(g, w, x.shape[3:], ctx.how)) if to_x else None,
-            ToWeights.apply(x, g, w.shape[3:], ctx.how) if to_w else None,
-            g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
-            None,
-        )
+        x, w, bias = ctx.saved_tensors
+        return (*_back(ctx, x, w, bias, g if x.is_contiguous() else _laid(g), g), None)
 
 
 class PooledOutputs(Stacked):
@@ -130,32 +122,41 @@ class PooledOutputs(Stacked):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         x, w, bias, ctx.how = inputs
-        ctx.biased, ctx.inside = bias is not None, steps_inside.of(w)
+        ctx.inside = steps_inside.of(w, bias)
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, w, output[1])
+        ctx.save_for_backward(x, w, bias, output[1])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, where = ctx.saved_tensors
-        to_x, to_w, to_bias, _ = ctx.needs_input_grad
-        all = Back.apply(where, g, _size(x, w, ctx.how), 2)
-        to_w = to_w and not _steps(ctx.inside, w, x, all, ctx.how)
-        return (
-            _lying_as(x, ToInputs.apply(all, w, x.shape[3:], ctx.how)) if to_x else None,
-            ToWeights.apply(x, all, w.shape[3:], ctx.how) if to_w else None,
-            g.sum((1, 3, 4)) if ctx.biased and to_bias else None,
-            None,
-        )
+        x, w, bias, where = ctx.saved_tensors
+        every = Back.apply(where, g, _size(x, w, ctx.how), 2)
+        return (*_back(ctx, x, w, bias, every, g), None)
+
+
+def _back(
+    ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, g: Tensor, summed: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients of inputs, weights and bias, whose is the sum of `summed`. That of the inputs is
+    waited for, so it comes first."""
+    to_x, to_w, to_bias = ctx.needs_input_grad[:3]
+    found = _lying_as(x, ToInputs.apply(g, w, x.shape[3:], ctx.how)) if to_x else None
+    to_w = to_w and not _steps(ctx.inside[0], w, x, g, ctx.how)
+    to_bias = to_bias and not steps_inside.takes_sum(ctx.inside[1], bias, summed, (1, 3, 4))
+    return (
+        found,
+        ToWeights.apply(x, g, w.shape[3:], ctx.how) if to_w else None,
+        summed.sum((1, 3, 4)) if to_bias else None,
+    )
 
 
 def _steps(inside: Any, w: Tensor, x: Tensor, g: Tensor, how: Geometry) -> bool:
     """Whether the gradient of the weights was handed over as a step: if our kernel is the fastest
     to make it, in parts that are subtracted without being added up before."""
-    args = (x, g, w.shape[3:], how)
-    if not steps_inside.wanted(inside) or _route("to_weights", args) != "fused":
+    size, by = w.shape[3:], precision()
+    if not steps_inside.wanted(inside) or _route("to_weights", (x, g, size, how)) != "fused":
         return False
-    parts = fused().weight_parts(*args, precision())
-    inside.add(w, partial(fused_steps().take_away, w.detach(), parts))
+    step = partial(fused_steps().take_away, w.detach())
+    inside.add_found(w, step, lambda x, g: fused().weight_parts(x, g, size, how, by), x, g)
     return True
 
 

@@ -150,21 +150,22 @@ class Product(Stacked):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias = inputs
-        ctx.biased = bias is not None
-        ctx.inside = steps_inside.of(w)
-        ctx.save_for_backward(x, w)
+        ctx.inside = steps_inside.of(w, bias)
+        ctx.save_for_backward(x, w, bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, w = ctx.saved_tensors
+        x, w, bias = ctx.saved_tensors
         to_x, to_w, to_bias = ctx.needs_input_grad
-        if to_w and not _for_onednn(x, w) and steps_inside.wanted(ctx.inside):
-            ctx.inside.add(w, partial(step, w.detach(), g, x))
+        found = _product(g, w) if to_x else None  # this is waited for
+        if to_w and not _for_onednn(x, w) and steps_inside.wanted(ctx.inside[0]):
+            ctx.inside[0].add(w, partial(step, w.detach(), g, x))
             to_w = False
+        to_bias = to_bias and not steps_inside.takes_sum(ctx.inside[1], bias, g, 1)
         return (
-            _product(g, w) if to_x else None,
+            found,
             _product(g.transpose(1, 2), x) if to_w else None,
-            g.sum(1) if ctx.biased and to_bias else None,
+            g.sum(1) if to_bias else None,
         )
 
 

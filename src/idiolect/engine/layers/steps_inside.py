@@ -1,13 +1,15 @@
 """Steps of SGD that layers take themselves, inside the computation that would give the gradient."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from idiolect.core.tree import Tree
+from idiolect.engine.layers.lanes import Lanes
 from idiolect.engine.layers.stack_function import in_transform
 
 
@@ -18,8 +20,14 @@ class StepsInside:
 
     def __init__(self, weights: Tree):
         self._leaf = {w.untyped_storage().data_ptr(): n for n, w in weights.items()}
-        self._steps: list[Callable[[], None]] = []
-        self.names: set[str] = set()  # of the weights that have such a step
+        self._steps: list[tuple[int, Callable[[], Any]]] = []
+        self._lanes = Lanes()
+        self._lane: dict[str, int] = {}  # of the weights that have such a step
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the weights that have such a step."""
+        return self._lane.keys()
 
     def __enter__(self) -> Self:
         self._before = _current.set(self)
@@ -34,25 +42,49 @@ class StepsInside:
             return False
         return w.untyped_storage().data_ptr() in self._leaf
 
-    def add(self, w: Tensor, step: Callable[[], None]) -> None:
-        self.names.add(self._leaf[w.untyped_storage().data_ptr()])
-        self._steps.append(step)
+    def add(self, w: Tensor, step: Callable[[], Any]) -> None:
+        self._steps.append((self._lane_of(w), step))
+
+    def add_found(
+        self, w: Tensor, step: Callable[[Any], Any], find: Callable[..., Any], *given: Tensor
+    ) -> None:
+        """A step by what `find(*given)` returns. That is computed now, beside the backward pass."""
+        lane = self._lane_of(w)
+        self._steps.append((lane, partial(step, self._lanes.run(lane, find, *given))))
+
+    def _lane_of(self, w: Tensor) -> int:
+        """One for all steps of the same weights, which must not cross."""
+        name = self._leaf[w.untyped_storage().data_ptr()]
+        return self._lane.setdefault(name, len(self._lane))
 
     def take(self) -> None:
-        for step in self._steps:
-            step()
+        for lane, step in self._steps:
+            self._lanes.run(lane, step)
+        self._lanes.join()
 
 
 _current: ContextVar[StepsInside | None] = ContextVar("steps_inside", default=None)
 
 
-def of(w: Tensor) -> StepsInside | None:
-    """Who takes the steps of these weights; asked when a layer computes its outputs."""
+def of(*weights: Tensor | None) -> tuple[StepsInside | None, ...]:
+    """Who takes the steps of each of these weights; asked when a layer computes its outputs."""
     found = _current.get()
-    return found if found is not None and found.takes(w) else None
+    if found is None:
+        return (None,) * len(weights)
+    return tuple(found if w is not None and found.takes(w) else None for w in weights)
 
 
 def wanted(inside: StepsInside | None) -> bool:
     """In a backward pass: whether a step will do instead of the gradient. It will not if the
     gradient is to be differentiated again."""
     return inside is not None and not torch.is_grad_enabled()
+
+
+def takes_sum(inside: StepsInside | None, bias: Tensor | None, g: Tensor, axes: Any) -> bool:
+    """Whether the sum of g over these axes, the gradient of a bias, was handed over: on a GPU,
+    where it need not be waited for."""
+    if bias is None or not g.is_cuda or not wanted(inside):
+        return False
+    assert inside is not None
+    inside.add_found(bias, bias.detach().sub_, partial(torch.sum, dim=axes), g)
+    return True
