@@ -203,7 +203,8 @@ class SgdStep:
             else:
                 gone = [n for n in moving if n in grads or n in inside.names or n in pull[0]]
                 self.descent.shrink(part, gone, scale, pull)
-                torch._foreach_sub_([models.own[n] for n in grads], list(grads.values()))
+                if grads:
+                    torch._foreach_sub_([models.own[n] for n in grads], list(grads.values()))
                 inside.take()
             record.put(state.params, step.who, part)
             _add(state.total, step.who, value, step.size)
