@@ -111,6 +111,27 @@ def test_matrices_lie_in_a_grid_of_rows_and_columns() -> None:
     assert not any(a.overlaps(b) for a in boxes for b in boxes if a is not b)
 
 
+def test_clients_are_those_of_one_seed_and_late_ones_look_different() -> None:
+    """A mean over seeds of client 0 would be one over different data."""
+    pytest.importorskip("matplotlib")
+    from idiolect.papers import paper_figure
+
+    figure = {"y": "clients.accuracy_before", "series": "clients", "panels": "columns", "log": True}
+    base = TINY["base"] | {"stragglers": {"periods": [0, 2], "cycle": "paper"}}
+    results = made(figure=figure, base=base, rows=ROWS[:1], paper_values={})
+    panel, _ = shown = panels(results)
+    assert [curve.label for curve in panel.curves.values()] == [
+        "always on time", "late", "always on time", "always on time"
+    ]  # fmt: skip
+    assert all(len(seeds) == 1 for c in panel.curves.values() for seeds in c.points.values())
+    drawn = paper_figure.draw(results, shown)
+    assert "(seed 0)" in drawn.get_suptitle() and drawn.axes[0].get_yscale() == "log"
+    colours = [line.get_color() for line in drawn.axes[0].lines]
+    assert colours[0] == colours[2] != colours[1]
+    named = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert named == ["always on time", "late"]
+
+
 def test_points_have_whole_ticks() -> None:
     pytest.importorskip("matplotlib")
     from idiolect.papers import paper_figure

@@ -13,6 +13,7 @@ from idiolect.papers.numbers import Moment
 from idiolect.papers.recipe import Chart, Recipe
 from idiolect.papers.results import Results
 from idiolect.papers.run_record import Record
+from idiolect.simulation.schedule import Stragglers
 
 
 @dataclass
@@ -38,12 +39,12 @@ class Panel:
     title: str
     y: str
     curves: dict[str, Curve] = field(default_factory=dict)
-    matrix: np.ndarray | None = None  # of one seed, and of the row of the recipe beside it
-    seed: int = 0
-    row: str = ""
+    matrix: np.ndarray | None = None
+    seed: int | None = None  # of a matrix or of single clients: a mean would mix what is not alike
+    row: str = ""  # of the recipe, beside a matrix
 
-    def curve(self, label: str) -> Curve:
-        return self.curves.setdefault(label, Curve(label))
+    def curve(self, name: str, label: str = "") -> Curve:
+        return self.curves.setdefault(name, Curve(label or name))
 
 
 def panels(results: Results) -> list[Panel]:
@@ -76,10 +77,13 @@ def _over_rounds(
             axis = _names(chart.y)[0] if own else y
             title = _panel(recipe, chart, cell)
             panel = made.setdefault((title, axis), Panel(title, axis))
+            if chart.series == "clients":
+                panel.seed = cell.seed if panel.seed is None else panel.seed
+                shown = shown if cell.seed == panel.seed else []
             each = chart.series in ("clients", "layers")
             for moment in shown if each else _means(shown):
-                label = _item(chart, moment) if each else _label(recipe, chart, cell)
-                panel.curve(label).points.setdefault(moment.round, []).append(moment.value)
+                names = _item(chart, cell, moment) if each else (_label(recipe, chart, cell),)
+                panel.curve(*names).points.setdefault(moment.round, []).append(moment.value)
     places = [_names(chart.y).index(panel.y) for panel in made.values()]
     return [panel for _, panel in sorted(zip(places, made.values(), strict=True), key=_first)]
 
@@ -179,8 +183,16 @@ def _place(recipe: Recipe, chart: Chart, cell: Cell) -> Any:
     return value if value is not None else cell.column
 
 
-def _item(chart: Chart, moment: Moment) -> str:
-    return f"client {moment.item}" if chart.series == "clients" else moment.item
+def _item(chart: Chart, cell: Cell, moment: Moment) -> tuple[str, str]:
+    """What a client's or layer's curve is, and what it is called: clients by whether they are
+    late, where some are."""
+    if chart.series != "clients":
+        return moment.item, moment.item
+    late = Stragglers.of(cell.config.get("stragglers"))
+    periods = late.periods or (1,) * late.count  # of the first clients
+    here = int(moment.item)
+    kind = "late" if here < len(periods) and periods[here] else "always on time"
+    return f"client {moment.item}", kind if late else "client"
 
 
 def _means(moments: Sequence[Moment]) -> list[Moment]:

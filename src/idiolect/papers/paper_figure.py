@@ -103,12 +103,16 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
                 _bars(axis, panel, looks)
             else:
                 _lines(axis, panel, looks, many=chart.series == "clients")
+                if chart.log:
+                    axis.set_yscale("log")
                 if all(_is_whole(x) for curve in panel.curves.values() for x in curve.points):
-                    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+                    most = int(2.5 * width / across)
+                    ticks = MaxNLocator(most, steps=(1, 2, 2.5, 5, 10), integer=True, min_n_ticks=1)
+                    axis.xaxis.set_major_locator(ticks)
         if image is not None:
             figure.colorbar(image, ax=list(axes), shrink=0.8, label=shown[0].y.replace("_", " "))
         _legend(figure, list(axes), named=len(results.recipe.rows) > 1)
-        seeds = {panel.seed for panel in shown if panel.matrix is not None}
+        seeds = {panel.seed for panel in shown if panel.seed is not None}
         of_seeds = f" (seed {', '.join(map(str, sorted(seeds)))})" if seeds else ""
         figure.suptitle(_title(results) + of_seeds, fontsize=8)
     return figure
@@ -162,12 +166,14 @@ def _ylabel(chart: Chart, panel: Panel, several: bool) -> str:
 
 
 def _lines(axis: Any, panel: Panel, looks: Mapping[str, int], many: bool) -> None:
+    kinds = list(dict.fromkeys(curve.label for curve in panel.curves.values()))
     for name, curve in panel.curves.items():
-        k = looks[name]
+        k = kinds.index(curve.label) if many else looks[name]
         x, mean, spread = curve.summary()
         colour = COLOURS[k % len(COLOURS)]
         if many:
-            axis.plot(x, mean, linewidth=0.6, alpha=0.7, color=colour)
+            dash = DASHES[k % len(DASHES)]
+            axis.plot(x, mean, dash, linewidth=0.6, alpha=0.7, color=colour, label=curve.label)
             continue
         marker = MARKERS[k % len(MARKERS)] if len(x) <= 12 else ""
         dash = DASHES[k % len(DASHES)]

@@ -132,6 +132,7 @@ class Chart(Checked):
     rounds: tuple[int, ...] = hyper((), "heatmap: the rounds shown; the last if not given")
     xlabel: str = hyper("", "x axis, with unit")
     ylabel: str = hyper("", "y axis, with unit")
+    log: bool = hyper(False, "lines: y axis with powers of ten")
 
 
 @dataclass(frozen=True)

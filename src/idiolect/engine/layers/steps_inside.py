@@ -81,10 +81,13 @@ def wanted(inside: StepsInside | None) -> bool:
 
 
 def takes_sum(inside: StepsInside | None, bias: Tensor | None, g: Tensor, axes: Any) -> bool:
-    """Whether the sum of g over these axes, the gradient of a bias, was handed over: on a GPU,
-    where it need not be waited for."""
-    if bias is None or not g.is_cuda or not wanted(inside):
+    """Whether the sum of g over these axes, the gradient of a bias, was handed over."""
+    if bias is None or inside is None or not (pays(g) and wanted(inside)):
         return False
-    assert inside is not None
     inside.add_found(bias, bias.detach().sub_, partial(torch.sum, dim=axes), g)
     return True
+
+
+def pays(g: Tensor) -> bool:
+    """On a GPU nobody needs to wait for such a sum; on a CPU it would only be one call more."""
+    return g.is_cuda
