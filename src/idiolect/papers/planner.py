@@ -122,7 +122,8 @@ def estimate(jobs: Sequence[CellJob], records: Sequence[Record], on_gpu: bool) -
     known = [r for r in like if _is_gpu(r) == on_gpu and r.seconds > 0]
     for job in jobs:
         config = job.cells[0].config
-        speed, job.measured = _speed(config, known)
+        speed = _speed(config, known)
+        job.measured = speed is not None
         job.seconds = work(config) / (speed or PRODUCTS_PER_SECOND["gpu" if on_gpu else "cpu"])
         job.seconds *= len(job.seeds)
 
@@ -205,21 +206,21 @@ def _products(model: str, shape: tuple[int, ...], classes: int) -> float:
     return found or SMALL_NETWORK
 
 
-def _speed(config: Config, records: Sequence[Record]) -> tuple[float | None, bool]:
-    """Of the runs most like this one: how much work a second, and whether they had its network.
-    A run of another method in the same precision says more than one of the same method in
-    another."""
+def _speed(config: Config, records: Sequence[Record]) -> float | None:
+    """How much work a second the runs most like this one did, of those with its network. A run of
+    another method in the same precision says more than one of the same method in another. One of
+    another network says nothing: small ones do a hundredth of a large one's work a second."""
 
     def like(record: Record, *sections: str) -> bool:
         return all(record.config[s].get("name") == config[s].get("name") for s in sections)
 
     same = [record for record in records if record.config.get("dtype") == config.get("dtype")]
-    for sections in (("method", "data", "model"), ("data", "model"), ("model",), ()):
+    for sections in (("method", "data", "model"), ("data", "model"), ("model",)):
         for known in (same, records) if sections != ("method", "data", "model") else (same,):
             rates = [work(r.config) / r.seconds for r in known if like(r, *sections)]
             if rates:
-                return median(rates), "model" in sections
-    return None, False
+                return median(rates)
+    return None
 
 
 def _is_first(job: CellJob) -> bool:
