@@ -136,6 +136,15 @@ def test_numbers_kept_for_another_recipe_are_borrowed() -> None:
         assert Results(Path("r"), figure).borrow(cells(figure)[0], [made]) == borrowed
 
 
+def test_a_number_of_a_claim_is_needed_where_the_claim_looks() -> None:
+    claims = [{"id": "c", "says": "s", "kind": "beats", "row": "fedavg", "over": "local",
+               "columns": ["even"], "metric": "protocol:2"}]  # fmt: skip
+    recipe = tiny(claims=claims)
+    assert recipe.numbers_of("fedavg", "even") == {"protocol", "protocol:2"}
+    for place in ("fedavg", "skewed"), ("prox", "even"):
+        assert recipe.numbers_of(*place) == {"protocol"}
+
+
 def test_what_fisher_information_is_worth() -> None:
     """FedAS's Figure 3: what the most informed parameters are worth, and how the trace grows."""
     base = TINY["base"] | {"protocol": "fedas", "measure": ["fisher"], "save_models": "last"}

@@ -1,15 +1,18 @@
 """The committed pages are those that recipes and committed results give."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from idiolect.papers import pages, recipe
+from idiolect.papers.campaign import Campaign
 
 ROOT = Path(__file__).parents[2]
+IN_A_CHECKOUT = pytest.mark.skipif(not (ROOT / "docs/papers").is_dir(), reason="not in a checkout")
 
 
-@pytest.mark.skipif(not (ROOT / "docs/papers").is_dir(), reason="not in a checkout")
+@IN_A_CHECKOUT
 def test_pages_are_up_to_date_and_give_every_claim_a_verdict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -27,3 +30,18 @@ def test_pages_are_up_to_date_and_give_every_claim_a_verdict(
             lines = made[f"{one.paper}.md"].splitlines()
             [line] = [x for x in lines if x.startswith(f"| {claim.says} ")][:1]
             assert "hold" in line or "not enough evidence" in line
+
+
+@IN_A_CHECKOUT
+def test_a_recipe_takes_over_what_others_ran_also_without_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idiolect.papers.planner.without_data", lambda config: "not here")
+    made = ROOT / "benchmarks/results/papers/pflego-table1"
+    shutil.copytree(made, tmp_path / made.name)
+    campaign = Campaign([recipe.read("pflego-figure8")], tmp_path, tmp_path / "runs")
+    assert campaign.parts[0].counts()["done"] == 0
+    told: list[str] = []
+    [part] = campaign.take_over(told.append)
+    assert part.counts()["done"] >= 18 and "were made for another recipe" in told[0]
+    assert campaign.take_over(told.append) == [] and len(told) == 1

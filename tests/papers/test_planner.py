@@ -11,7 +11,8 @@ from idiolect.papers.planner import CellJob, work
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Results
 from idiolect.papers.run_record import Record
-from idiolect.papers.runner import Outcome, RecipeProgress
+from idiolect.papers.runner import Outcome, RecipeProgress, Runner
+from idiolect.papers.worker_pool import WorkerProcess
 from tests.papers.tiny import tiny
 
 
@@ -110,6 +111,19 @@ def test_networks_of_strange_records_are_not_built() -> None:
     record = Record({}, config, {"seconds": 8.0}, {"device": "a processor"})
     planner.estimate(found, [record], on_gpu=False)
     assert not found[0].measured
+
+
+def test_the_pace_counts_jobs_under_way_as_far_as_they_are() -> None:
+    """A short job that is done says little beside a long one that is half done."""
+    short, long, *_ = jobs(tiny())
+    short.seconds, long.seconds = 10.0, 1000.0
+    runner = Runner([short, long], processes=2, budget=3600.0)
+    runner.began -= 100.0
+    runner.estimated_done = 10.0
+    assert runner._pace() == 10.0  # 200 seconds of two processes for 10
+    half = WorkerProcess(None, Path(), long, round=5, rounds=10)  # type: ignore[arg-type]
+    runner.pool.workers.append(half)
+    assert abs(runner._pace() - 200 / 510) < 0.01
 
 
 @pytest.mark.parametrize(

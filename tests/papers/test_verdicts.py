@@ -7,7 +7,7 @@ import pytest
 
 from idiolect.papers.comparisons import compared, holm
 from idiolect.papers.recipe import Claim
-from idiolect.papers.verdicts import Verdict, needed, verdict
+from idiolect.papers.verdicts import Verdict, verdict
 from tests.papers.tiny import tiny
 
 ROWS = [{"id": name, "method": "fedavg"} for name in ("a", "b", "c")]
@@ -222,9 +222,9 @@ def test_numbers_without_chance_decide_by_themselves() -> None:
 def test_what_a_claim_needs() -> None:
     made = tiny(rows=ROWS, columns=COLUMNS, paper_values=PAPER, claims=[], quick={})
     best = Claim(id="x", says="s", kind="best", row="a", columns=("p",))
-    assert needed(made, best) == {("a", "p"), ("b", "p"), ("c", "p")}
+    assert made.places_of(best) == {("a", "p"), ("b", "p"), ("c", "p")}
     trend = Claim(id="x", says="s", kind="trend", row="b", along=("p", "q"))
-    assert needed(made, trend) == {("b", "p"), ("b", "q")}
+    assert made.places_of(trend) == {("b", "p"), ("b", "q")}
 
 
 def test_quick_verdicts_say_so() -> None:

@@ -161,8 +161,8 @@ class Campaign:
                 if not line.startswith("missing"):
                     progress.note(f"{part.recipe.name}: {line}")
         while not outcome.interrupted:
+            self.take_over(progress.note)
             others = planner.all_results(self.root, self.quick)
-            self._borrow(others, progress)
             jobs = [job for part in self.parts for job in part.found.jobs]
             jobs = [job for job in jobs if tried.isdisjoint(job.outs)]
             if not jobs:
@@ -234,14 +234,20 @@ class Campaign:
             wanted = with_cells_of_the_same_runs(wanted, planned(()))
         return RecipePart(recipe, results, tuned, planner.missing(results, wanted, self.out))
 
-    def _borrow(self, others: Sequence[Results], progress: RecipeProgress) -> None:
+    def take_over(self, note: Callable[[str], None]) -> list[RecipePart]:
+        """Fill cells with runs that were made for other recipes, also those whose data is not here;
+        the recipes that got some."""
+        others, names = planner.all_results(self.root, self.quick), set()
         for part in self.parts:
             apart = [one for one in others if one.recipe.name != part.recipe.name]
             lacking = [cell for job in part.found.jobs for cell in job.cells]
-            taken = sum(part.results.borrow(cell, apart) for cell in lacking)
-            if taken:
-                progress.note(f"{part.recipe.name}: {taken} runs were made for another recipe")
-        self.parts = [self._part(recipe) for recipe in self.recipes]
+            lacking += [cell for cell, _ in part.found.no_data]
+            if taken := sum(part.results.borrow(cell, apart) for cell in lacking):
+                names.add(part.recipe.name)
+                note(f"{part.recipe.name}: {taken} runs were made for another recipe")
+        if names:
+            self.parts = [self._part(recipe) for recipe in self.recipes]
+        return [part for part in self.parts if part.recipe.name in names]
 
 
 def _as_json(verdicts: Sequence[Verdict]) -> str:

@@ -1,6 +1,7 @@
 """docs/papers/, one page per paper: our numbers beside the paper's, figures, claims with verdicts,
 notes and commands. `python -m idiolect.papers.pages benchmarks/results/papers docs/papers` writes
-them from recipes and results alone, so that the same files give the same pages everywhere.
+them from recipes and results alone, so that the same files give the same pages everywhere. Recipes
+that share runs take them over from one another before that.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from idiolect.core import files
 from idiolect.papers import cell_list, paper_table, recipe
+from idiolect.papers.campaign import Campaign
 from idiolect.papers.cells import count, planned_seeds
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.recipe import PAPERS, Recipe
@@ -144,6 +146,11 @@ def _cell(text: str) -> str:
 
 
 def main(results: Path, docs: Path) -> None:
+    campaign = Campaign(
+        [recipe.read(name) for name in recipe.names()], results, Path("runs/recipes")
+    )
+    for part in campaign.take_over(print):
+        part.write(print)
     docs.mkdir(parents=True, exist_ok=True)
     for name, text in render(results, docs).items():
         files.write_text(docs / name, text)

@@ -16,7 +16,7 @@ from idiolect.papers.cells import Cell, settings_digest
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Results
 from idiolect.papers.run_record import Record
-from idiolect.papers.verdicts import Values, judge, needed
+from idiolect.papers.verdicts import Values, judge
 from idiolect.runs.config import Config, digest, short_name
 
 PRODUCTS_PER_SECOND = {"gpu": 1e12, "cpu": 2e10}  # until something was measured
@@ -136,7 +136,7 @@ def ordered(jobs: Sequence[CellJob], values: Mapping[str, Values]) -> list[CellJ
     recipes = {job.recipe.name: job.recipe for job in jobs}
     quick = any(job.results.quick for job in jobs)
     open_claims = [
-        (name, needed(recipe, done.claim))
+        (name, recipe.places_of(done.claim))
         for name, recipe in recipes.items()
         for done in judge(recipe, values.get(name, {}), quick)
         if done.answer == "not enough evidence"

@@ -174,8 +174,9 @@ class Recipe(Checked):
         return self.row(row).metric or self.column(column).metric or self.metric
 
     def numbers_of(self, row: str, column: str) -> set[str]:
-        """All numbers that the table and the claims need of a cell."""
-        return {self.metric_of(row, column), *(c.metric for c in self.claims if c.metric)}
+        """The numbers that the table and the claims need of a cell."""
+        claimed = {c.metric for c in self.claims if c.metric and (row, column) in self.places_of(c)}
+        return {self.metric_of(row, column), *claimed}
 
     def series_of(self, row: str, column: str) -> tuple[str, ...]:
         """Series over rounds that are stored with a cell: those this recipe draws, and those that
@@ -191,6 +192,27 @@ class Recipe(Checked):
             own = self.row(row).metric or self.column(column).metric
             drawn = (own.partition(":")[0],) if own and chart.x == "round" else as_tuple(chart.y)
         return drawn
+
+    def columns_of(self, claim: Claim) -> tuple[str, ...]:
+        """The columns a claim is about: those it names, else all of the paper."""
+        return claim.columns or tuple(column.id for column in self.columns if not column.extra)
+
+    def is_along_columns(self, claim: Claim) -> bool:
+        """Whether a trend goes from column to column, not from row to row."""
+        return set(claim.along) <= {column.id for column in self.columns}
+
+    def places_of(self, claim: Claim) -> set[tuple[str, str]]:
+        """The (row, column) pairs whose numbers a claim rests on."""
+        columns = self.columns_of(claim)
+        rows: tuple[str, ...] = (*claim.about, *claim.beaten, *claim.rows, *claim.among)
+        if claim.kind == "best" and not claim.among:
+            rows = (*claim.about, *(row.id for row in self.rows if not row.extra))
+        if claim.kind == "trend":
+            if self.is_along_columns(claim):
+                columns = claim.along
+            else:
+                rows = claim.along
+        return {(row, column) for row in rows for column in columns if self.has_cell(row, column)}
 
     def shrunk(self) -> "Recipe":
         """The recipe with the cells of --quick only."""

@@ -100,8 +100,7 @@ class Runner:
     def line(self) -> str:
         """The whole in one line."""
         running = self.pool.running
-        done = self.estimated_done + sum(w.job.seconds * w.share for w in running if w.job)
-        share = done / self.estimated if self.estimated else 0.0
+        share = self._done() / self.estimated if self.estimated else 0.0
         elapsed = time.monotonic() - self.began
         left = clock(elapsed * (1 - share) / share) if share > 0.005 else "?"
         now = ", ".join(f"{w.job.label} {w.round}/{w.rounds}" for w in running if w.job)
@@ -142,10 +141,16 @@ class Runner:
 
     def _pace(self) -> float:
         """Seconds a job takes for each second that was estimated, several running at once."""
-        if self.estimated_done < 1.0:
+        done = self._done()
+        if done < 1.0:
             return 1.0
         spent = (time.monotonic() - self.began) * self.pool.size
-        return min(10.0, max(0.1, spent / self.estimated_done))
+        return min(10.0, max(0.1, spent / done))
+
+    def _done(self) -> float:
+        """Estimated seconds of what is done, jobs under way as far as they are."""
+        running = ((w.job, w.share) for w in self.pool.running)
+        return self.estimated_done + sum(job.seconds * share for job, share in running if job)
 
     def _told(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         job, kind = worker.job, event["event"]

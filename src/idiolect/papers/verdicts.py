@@ -15,7 +15,7 @@ seed diverged and has no number, there is *not enough evidence*.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Literal
@@ -80,33 +80,13 @@ def verdict(
     sure = holm([max(one.p_holds for one in group) for group in groups.values()])
     diverged = [
         f"{row} in {column} diverged in seed {', '.join(map(str, sorted(seeds)))}"
-        for row, column in sorted(needed(recipe, claim))
+        for row, column in sorted(recipe.places_of(claim))
         if (seeds := (lost or {}).get((row, column), ()))
     ]
     answer: Answer = "holds" if all(sure) and not diverged else "not enough evidence"
     prefix = "weakest: " if len(known) > 1 else ""
     reason = "; ".join((prefix + _interval(weakest), *diverged))
     return Verdict(claim, answer, reason, test, tuple(made), quick)
-
-
-def needed(recipe: Recipe, claim: Claim) -> set[tuple[str, str]]:
-    """The (row, column) pairs whose numbers a claim rests on."""
-    columns = claim.columns or tuple(column.id for column in recipe.columns)
-    if claim.kind == "trend" and set(claim.along) <= {c.id for c in recipe.columns}:
-        columns = claim.along
-    rows: Iterable[str] = (*claim.about, *claim.beaten, *claim.rows, *claim.among)
-    if claim.kind == "best" and not claim.among:
-        rows = [*claim.about, *(row.id for row in recipe.rows if not row.extra)]
-    if not claim.columns and claim.kind != "trend":
-        columns = _columns(recipe, claim)
-    if claim.kind == "trend" and not claim.about:
-        rows = claim.along
-    return {(row, column) for row in rows for column in columns if recipe.has_cell(row, column)}
-
-
-def _columns(recipe: Recipe, claim: Claim) -> tuple[str, ...]:
-    """The columns a claim is about: those it names, else all of the paper."""
-    return claim.columns or tuple(column.id for column in recipe.columns if not column.extra)
 
 
 def _comparisons(recipe: Recipe, claim: Claim, values: Values) -> list[Comparison]:
@@ -122,7 +102,7 @@ def _comparisons(recipe: Recipe, claim: Claim, values: Values) -> list[Compariso
         return _alike(recipe, claim, of)
     made: list[tuple[str, str, Seeds, Parts]] = []
     sign = -1.0 if claim.lower else 1.0
-    for column in _columns(recipe, claim):
+    for column in recipe.columns_of(claim):
         for better, worse in _pairs(recipe, claim, column):
             pair = _paired(of(better, column), of(worse, column))
             gaps = {seed: sign * (a - b) - claim.by for seed, (a, b) in pair.items()}
@@ -160,7 +140,7 @@ def _pairs(recipe: Recipe, claim: Claim, column: str) -> list[tuple[str, str]]:
 def _alike(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
     """Two rows that differ by at most `by`, or whose ratio is known up to `within`."""
     found = []
-    for column in _columns(recipe, claim):
+    for column in recipe.columns_of(claim):
         for a, b in _pairs(recipe, claim, column):
             pair = _paired(of(a, column), of(b, column))
             if claim.kind == "ratio":
@@ -188,8 +168,8 @@ def _averaged(made: Sequence[tuple[str, str, Seeds, Parts]], margin: str) -> lis
 
 
 def _trends(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
-    over_columns = set(claim.along) <= {column.id for column in recipe.columns}
-    fixed = claim.about if over_columns else _columns(recipe, claim)
+    over_columns = recipe.is_along_columns(claim)
+    fixed = claim.about if over_columns else recipe.columns_of(claim)
     found = []
     for one in fixed:
         places = [(one, k) if over_columns else (k, one) for k in claim.along]
@@ -228,7 +208,7 @@ def _step(claim: Claim, one: str, a: str, b: str, at: Mapping[str, Seeds]) -> Co
 def _distances(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
     within = claim.within or 0.0
     found = []
-    for column in _columns(recipe, claim):
+    for column in recipe.columns_of(claim):
         for row in claim.about:
             paper = recipe.paper_value(row, column)
             if paper is None or not recipe.has_cell(row, column):
@@ -265,7 +245,7 @@ def _more(count: int) -> str:
 
 
 def _tuned(recipe: Recipe, claim: Claim) -> str:
-    names = dict.fromkeys(r for r, _ in sorted(needed(recipe, claim)) if recipe.row(r).tune)
+    names = dict.fromkeys(r for r, _ in sorted(recipe.places_of(claim)) if recipe.row(r).tune)
     return f"; tuned on validation samples: {', '.join(names)}" if names else ""
 
 
