@@ -25,6 +25,7 @@ from idiolect.cli import (
     recipe,
     report,
     run,
+    status,
     ui,
 )
 from idiolect.cli.options import examples
@@ -86,7 +87,7 @@ def _options(
 
 for group in (
     *(run, compare, advise, recipe, report, after_training),
-    *(ui, bench, catalogue, extend, deploy),
+    *(status, ui, bench, catalogue, extend, deploy),
 ):
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")

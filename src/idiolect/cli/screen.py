@@ -11,6 +11,7 @@ from idiolect.core.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from idiolect.report import Run
 
@@ -125,7 +126,16 @@ def _print_grid(
     numbers: Sequence[str] = (),
     title: str | None = None,
 ) -> None:
-    """`numbers`: the columns whose cells stand at the right."""
+    print_view(grid(columns, rows, numbers, title))
+
+
+def grid(
+    columns: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Sequence[str] = (),
+    title: str | None = None,
+) -> "Table":
+    """Rows of text as a table; `numbers`: the columns whose cells stand at the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -135,7 +145,7 @@ def _print_grid(
         view.add_column(name, justify="right" if name in numbers else "left")
     for row in rows:
         view.add_row(*(Text(one_line(cell)) for cell in row))
-    print_view(view)
+    return view
 
 
 def print_view(view: Any) -> None:

@@ -65,8 +65,8 @@ class RunEntry:
 class RunIndex:
     """The runs of one folder; every method may be called from any thread."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+    def __init__(self, root: Path, depth: int = DEPTH) -> None:
+        self.root, self.depth = root.resolve(), depth
         self.entries: dict[str, RunEntry] = {}
         self.truncated = False
         self._tails: dict[str, EventTail] = {}
@@ -142,7 +142,7 @@ class RunIndex:
         began = time.monotonic()
         found: dict[str, float] = {}
         self.truncated = False
-        for id, changed in _runs_below(self.root):
+        for id, changed in _runs_below(self.root, self.depth):
             found[id] = changed
             if len(found) >= MOST_RUNS:
                 self.truncated = True
@@ -220,7 +220,7 @@ class RunIndex:
         return entry.as_dict() != before
 
 
-def _runs_below(root: Path) -> Iterator[tuple[str, float]]:
+def _runs_below(root: Path, deepest: int) -> Iterator[tuple[str, float]]:
     """Folders with a config.yaml, and when they last changed; links are not followed."""
     todo: list[tuple[str, int]] = [("", 0)]
     while todo:
@@ -234,7 +234,7 @@ def _runs_below(root: Path) -> Iterator[tuple[str, float]]:
         if "config.yaml" in names and depth > 0:
             with_times = [names[n] for n in ("summary.json", "config.yaml") if n in names]
             yield below, max(_changed(child) for child in with_times)
-        elif depth < DEPTH:
+        elif depth < deepest:
             for child in children:
                 if child.is_dir(follow_symlinks=False) and not child.name.startswith("."):
                     todo.append((f"{below}/{child.name}" if below else child.name, depth + 1))

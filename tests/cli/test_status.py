@@ -1,0 +1,100 @@
+"""`idiolect status`: runs and sites as their folders tell."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idiolect.cli import status
+from idiolect.deploy.client_registry import ClientRegistry
+from idiolect.deploy.terms import FederationTerms
+from tests.cli.calls import call
+from tests.ui.pages import going_run, small_run, some_runs
+
+
+def federation(run: Path, clients: int = 3, minimum: int = 2) -> ClientRegistry:
+    (run / "flower").mkdir(parents=True, exist_ok=True)
+    terms = FederationTerms("aa", clients, minimum).as_dict()
+    (run / "flower/terms.json").write_text(json.dumps(terms))
+    return ClientRegistry(run / "flower/journal.jsonl")
+
+
+def test_runs_of_a_folder_newest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_runs(tmp_path / "runs", ("local", "fedavg"))
+    (tmp_path / "runs/broken").mkdir()
+    (tmp_path / "runs/broken/config.yaml").write_text("method: [")
+    shown = call("status", tmp_path / "runs").stdout
+    rows = [line.split() for line in shown.splitlines() if "seed0" in line]
+    assert [row[0] for row in rows] == ["fedavg-seed0", "local-seed0"] and "finished" in rows[0]
+    assert "problem: " in shown and "config.yaml" in shown
+    told = json.loads(call("status", tmp_path / "runs", "--json").stdout)
+    assert {run["state"] for run in told} == {"finished", "problem"} and len(told) == 3
+    monkeypatch.setattr(status, "MOST_RUNS", 1)
+    assert "and 2 older" in call("status", tmp_path / "runs").stdout
+
+
+def test_one_run(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "one")
+    shown = call("status", run).stdout
+    assert "one: finished" in shown and "round 3 of 3" in shown and "site" not in shown
+    told = json.loads(call("status", run, "--json").stdout)
+    assert told["round"] == 3 and told["id"] == str(run) and "sites" not in told
+
+
+def test_a_run_that_goes_is_watched_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "EVERY", 0.1)
+    with going_run(tmp_path / "going", 30, 0.05):
+        assert json.loads(call("status", tmp_path / "going", "--json").stdout)["state"] == "running"
+        watched = call("status", tmp_path / "going", "--watch")
+    assert watched.exit_code == 0 and "round 30 of 30" in watched.stdout
+
+
+def test_a_federation_that_waits_for_its_sites(tmp_path: Path) -> None:
+    registry = federation(tmp_path / "sites")
+    registry.note("enrolled", client=1, name="Ulm\x1b[2J", node="11")
+    shown = call("status", tmp_path / "sites").stdout
+    assert "waits for its first sites; it begins with 2" in shown and "1 of 3 sites" in shown
+    assert r"Ulm\x1b" in shown and "\x1b" not in shown
+    told: dict[str, Any] = {"state": "failed", "reason": "no clients within 9 s", "time": 1.0}
+    (tmp_path / "sites/flower/status.json").write_text(json.dumps(told))
+    assert "stopped: no clients within 9 s" in call("status", tmp_path / "sites").stdout
+
+
+def test_the_sites_of_a_federation(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "sites")
+    registry = federation(run)
+    registry.note("enrolled", client=0, name="Ulm", node="11")
+    registry.note("enrolled", client=1, name="Bonn", node="12")
+    registry.note("refused", kind="train", client=1, node="12", reason="not finite")
+    registry.note("lost", kind="fit", client=1, node="12", reason="no answer within 9 s")
+    shown = call("status", run).stdout
+    ulm, bonn = (next(x for x in shown.splitlines() if name in x) for name in ("Ulm", "Bonn"))
+    assert " here " in ulm and " lost " in bonn and "lost: no answer within 9 s" in bonn
+    assert "refused" in shown.splitlines()[-2] and "not finite" in shown.splitlines()[-2]
+    told = json.loads(call("status", run, "--json").stdout)
+    assert told["clients"] == 3 and told["state"] == "finished"
+    assert [site["refused"] for site in told["sites"]][:2] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("nowhere",), "nowhere is no folder"),
+        ((".",), "no runs in ."),
+        (("broken",), "broken: "),
+        ((".", "--watch", "--json"), "leave out --watch or --json"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: tuple[str, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "broken" in words:
+        Path("broken").mkdir()
+        Path("broken/config.yaml").write_text("method: [")
+    result = call("status", *words)
+    assert result.exit_code == 2 and result.stderr.startswith("error: ") and line in result.stderr
+    assert result.stderr.count("\n") == 1
