@@ -1,5 +1,7 @@
 """The command line as a whole: help, mistakes, exit codes."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from idiolect.__main__ import LOOKS, main
+from idiolect.cli import app
 from idiolect.simulation.simulation import Simulation
 from tests.cli.calls import TINY, call
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "list", "run", "resume", "compare", "report", "data", "data inspect"]
+    "command",
+    ["demo", "list", "run", "resume", "compare", "report", "status", "data", "data inspect"],
 )
 def test_every_command_has_help(command: str) -> None:
     result = call(*command.split(), "--help")
@@ -85,3 +90,22 @@ def test_a_full_gpu_is_one_line_and_what_is_done_stays(monkeypatch: pytest.Monke
     assert "Traceback" not in result.output
     again = call(*words)
     assert again.exit_code == 0 and again.stderr.count("already finished") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, LOOKS),
+        ({"GOMP_SPINCOUNT": "5"}, "5"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_threads_that_wait_sleep_soon_unless_told_otherwise(
+    given: dict[str, str], found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must be said before PyTorch is imported, and processes that are started inherit it."""
+    monkeypatch.setattr(os, "environ", given)
+    monkeypatch.setattr(app, "main", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    main()
+    assert os.environ.get("GOMP_SPINCOUNT") == found
