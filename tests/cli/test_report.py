@@ -1,5 +1,6 @@
 """`idiolect report`."""
 
+import json
 from pathlib import Path
 
 from tests.cli.calls import TINY, call
@@ -15,3 +16,13 @@ def test_report_formats(tmp_path: Path) -> None:
     assert call("report", "r", "-o", "table.md").exit_code == 0
     assert Path("table.md").read_text().startswith("| method")
     assert call("report", "r", "-o", "none/table.md").exit_code == 2
+
+
+def test_a_target_is_in_percent_where_the_table_is() -> None:
+    call("run", "local", *TINY, "--out", "r")
+    assert "rounds to target" in call("report", "r", "--target", "20").stdout
+    told = json.loads(call("report", "r", "--target", "20", "--json").stdout)
+    assert told[0]["target"] == 0.2
+    for wrong in ("0.2", "101", "nan"):
+        result = call("report", "r", "--target", wrong)
+        assert result.exit_code == 2 and "--target is in percent" in result.stderr

@@ -65,6 +65,61 @@ def test_rows_gather_seeds_and_compare_with_local(folder: Path) -> None:
     assert rows["fedper"]["finished"] is False and rows["fedper"]["rounds"] == 5
 
 
+def test_when_a_target_was_reached_and_what_it_took(folder: Path) -> None:
+    found = report.find([folder])
+    fedavg = [run for run in found if run.method == "fedavg"]
+    means = [[event["accuracy"]["mean"] for event in run.events] for run in fedavg]
+    goal = means[0][7]  # of both seeds; they rise in every round
+    first = [next(n for n, mean in enumerate(seed) if mean >= goal) for seed in means]
+    row = {row["method"]: row for row in report.rows(found, goal)}["fedavg"]
+    assert row["rounds_to"] == np.mean(first) and row["reached"] == 2 and min(first) > 1
+    sent = [sum(e["bytes_up"] + e["bytes_down"] for e in r.events[: n + 1]) / 1e6
+            for r, n in zip(fedavg, first, strict=True)]  # fmt: skip
+    assert row["mb_to"] == pytest.approx(np.mean(sent))
+    spent = [sum(event["seconds"] for event in run.events[: n + 1])
+             for run, n in zip(fedavg, first, strict=True)]  # fmt: skip
+    assert row["seconds_to"] == pytest.approx(np.mean(spent))
+    head, _, *lines = report.render(found, "md", target=goal).splitlines()
+    assert "| rounds to target | MB to target | s to target |" in head
+    assert "to target" not in report.render(found, "md")
+    highest = max(max(seed) for seed in means)
+    one_seed = report.rows(found, highest)
+    row = next(row for row in one_seed if row["method"] == "fedavg")
+    assert row["rounds_to"] is None and row["reached"] == 1
+    shown = tables.cells(row, tables.columns(one_seed))
+    assert "1 of 2 seeds" in shown and lines
+
+
+def test_less_of_an_error_reaches_its_target_too(tmp_path: Path) -> None:
+    from tests.ui.pages import Errors
+
+    runs.execute(resolved(rounds=6), tmp_path / "run", build=lambda c: Errors(c["rounds"]))
+    found = report.find([tmp_path / "run"])
+    means = [event["accuracy"]["mean"] for event in found[0].events]
+    goal = sorted(means)[2]
+    [row] = report.rows(found, goal)
+    assert row["rounds_to"] == next(n for n, mean in enumerate(means) if mean <= goal)
+    assert "at most" in "".join(tables.meanings([row]))
+
+
+def test_what_is_won_over_a_fine_tuned_global_model(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "more")
+    assert "gain over fedavg_ft" not in report.render(report.find([tmp_path / "more"]), "md")
+    config = resolved(method={"name": "fedavg_ft"}, seed=0)
+    start = torch.linspace(0.2, 0.2, N)
+    runs.execute(
+        config,
+        tmp_path / "more/fedavg_ft-seed0",
+        build=lambda c: FakeSimulation(c["rounds"], weights=start.clone()),
+    )
+    found = report.find([tmp_path / "more"])
+    rows = {row["method"]: row for row in report.rows(found)}
+    last = {run.path.name: run.summary["accuracy"]["last"]["mean"] for run in found}
+    gain = last["fedavg-seed0"] - last["fedavg_ft-seed0"]
+    assert rows["fedavg"]["gain_ft"] == pytest.approx(gain) and rows["fedavg_ft"]["gain_ft"] is None
+    assert "gain over fedavg_ft" in report.render(found, "md")
+
+
 def test_text_formats(folder: Path) -> None:
     found = report.find([folder])
     lines = report.render(found, "md").splitlines()

@@ -1,10 +1,10 @@
 """`idiolect report`: tables and one HTML page from run directories."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from idiolect.cli import screen
 from idiolect.cli.options import Json, examples
 from idiolect.cli.options import path as as_path
 from idiolect.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from idiolect.report import Run
 
 commands = typer.Typer()
 
@@ -21,6 +24,7 @@ commands = typer.Typer()
         "idiolect report runs/fedas-digits-dirichlet-seed0",
         "idiolect report runs/compare-digits-dirichlet -o report.html",
         "idiolect report runs/a runs/b --format md",
+        "idiolect report runs/a runs/b --target 85",
         "idiolect report runs/a runs/b --figure accuracy.pdf",
     )
 )
@@ -39,6 +43,10 @@ def report(
         Path | None,
         typer.Option(parser=as_path, help="Accuracy over rounds for a paper: .pdf, .svg or .png."),
     ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="Rounds, MB and seconds until this score, in percent for accuracies."),
+    ] = None,
     serif: Annotated[bool, typer.Option("--serif", help="--figure with serifs.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -50,6 +58,7 @@ def report(
     if form not in (*reports.FORMATS, "terminal"):
         raise did_you_mean(form, (*reports.FORMATS, "terminal"), "format")
     found = reports.find(paths)
+    goal = None if target is None else _goal(target, found)
     if figure is not None:
         from idiolect.report.paper_plot import write_figure
 
@@ -58,18 +67,33 @@ def report(
         if out is None and form == "terminal" and not as_json:
             return
     if as_json:
-        screen.print_json(reports.rows(found))
+        screen.print_json(reports.rows(found, goal))
     elif form == "terminal" and out is None:
-        screen.print_table(found)
+        screen.print_table(found, goal)
     elif form == "terminal":
         raise UserError("--format terminal writes no file; leave out -o or choose md, csv or html")
     elif out is None and form != "html":
-        sys.stdout.write(reports.render(found, form))
+        sys.stdout.write(reports.render(found, form, target=goal))
         return
-    target = out or (Path("report.html") if form == "html" else None)
-    if target is not None:
-        with writing(target):
-            reports.write(found, target, form)
+    file = out or (Path("report.html") if form == "html" else None)
+    if file is not None:
+        with writing(file):
+            reports.write(found, file, form, target=goal)
+
+
+def _goal(target: float, found: "Sequence[Run]") -> float:
+    """The target in the unit of the runs' numbers: shares are fractions there."""
+    from idiolect.simulation.metrics import metric_of
+
+    metrics = {metric.name: metric for metric in (metric_of(run.table) for run in found)}
+    if len(metrics) > 1:
+        raise UserError(f"--target is a score of one metric; these runs have {', '.join(metrics)}")
+    [metric] = metrics.values()
+    if not metric.share:
+        return target
+    if not 1 < target <= 100:
+        raise UserError(f"--target is in percent, as {metric.name} is in the table: 85 for 85 %")
+    return target / 100
 
 
 @contextmanager

@@ -19,7 +19,7 @@ WIDE = 200  # columns of a pipe or file
 OPTIONS_FROM = 120  # columns: a narrower window has no room for the options of methods
 
 
-def print_table(found: "Sequence[Run]") -> None:
+def print_table(found: "Sequence[Run]", target: float | None = None) -> None:
     """The comparison table of these runs, and what it says."""
     from rich.text import Text
 
@@ -27,7 +27,7 @@ def print_table(found: "Sequence[Run]") -> None:
     from idiolect.report.run_groups import groups
     from idiolect.report.verdict import verdict
 
-    table = reports.rows(found)
+    table = reports.rows(found, target)
     print_view(reports.terminal(table, console().width))
     if len(table) > 1:
         print_view(Text(verdict(groups(found), found)))

@@ -38,21 +38,31 @@ FORMATS = (*TABLES, "html")
 ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".tex": "latex"}
 
 
-def html(found: Sequence[Run], title: str | None = None) -> str:
+def html(found: Sequence[Run], title: str | None = None, target: float | None = None) -> str:
     """The self-contained page."""
     from idiolect.report.page import page
 
-    return page(found, title)
+    return page(found, title, target)
 
 
-def render(found: Sequence[Run], form: str, title: str | None = None) -> str:
+def render(
+    found: Sequence[Run], form: str, title: str | None = None, target: float | None = None
+) -> str:
     """The report as text in one of FORMATS; the page alone has a title."""
-    return html(found, title) if form == "html" else TABLES[form](rows(found))
+    if form == "html":
+        return html(found, title, target)
+    return TABLES[form](rows(found, target))
 
 
-def write(found: Sequence[Run], path: Path, form: str, title: str | None = None) -> None:
+def write(
+    found: Sequence[Run],
+    path: Path,
+    form: str,
+    title: str | None = None,
+    target: float | None = None,
+) -> None:
     files.remove_drafts(path.parent, path.name)
-    files.write_text(path, render(found, form, title))
+    files.write_text(path, render(found, form, title, target))
 
 
 def write_all(
@@ -70,10 +80,12 @@ def write_all(
 
 
 def write_report(
-    runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path = "report.html"
+    runs: Sequence[Run | str | Path] | Run | str | Path,
+    out: str | Path = "report.html",
+    target: float | None = None,
 ) -> Path:
     """Write the report of runs, or of folders of runs: a page, or what the ending of `out` says
-    (.html, .md, .csv, .tex)."""
+    (.html, .md, .csv, .tex). `target`: a score (0.85); the table says when it was reached."""
     given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     found: list[Run] = []
     for one in given:
@@ -83,7 +95,7 @@ def write_report(
     path = Path(out)
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"{path}: a report is written as {', '.join(ENDINGS)}")
-    write(found, path, ENDINGS[path.suffix.lower()])
+    write(found, path, ENDINGS[path.suffix.lower()], target=target)
     return path
 
 
@@ -94,8 +106,9 @@ class _Callable(ModuleType):
         self,
         runs: Sequence[Run | str | Path] | Run | str | Path,
         out: str | Path = "report.html",
+        target: float | None = None,
     ) -> Path:
-        return write_report(runs, out)
+        return write_report(runs, out, target)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -26,11 +26,11 @@ SPLITS_SHOWN = 4  # of runs with different data or split
 MATRICES_SHOWN = 4  # per method; the rest is in matrices.safetensors
 
 
-def page(found: Sequence[Run], title: str | None = None) -> str:
+def page(found: Sequence[Run], title: str | None = None, target: float | None = None) -> str:
     """The whole page."""
     plotly = plotly_script()
     title = title or heading(found)
-    body, figures = views(found)
+    body, figures = views(found, target=target)
     style, script = _text("page.css"), _text("page.js")
     return Template(_text("page.html")).substitute(
         title=escape(title),
@@ -54,7 +54,9 @@ def heading(found: Sequence[Run]) -> str:
     return "Idiolect: " + ", ".join(names[:TITLED]) + (f" and {more} more" if more > 0 else "")
 
 
-def views(found: Sequence[Run], squares: bool = True) -> tuple[str, list[dict[str, Any]]]:
+def views(
+    found: Sequence[Run], squares: bool = True, target: float | None = None
+) -> tuple[str, list[dict[str, Any]]]:
     """Everything below the title: HTML, and the figures that its `data-figure` numbers name.
     `squares`: with client × client matrices, which the live page draws by itself."""
     sets = groups(found)
@@ -65,7 +67,7 @@ def views(found: Sequence[Run], squares: bool = True) -> tuple[str, list[dict[st
         f'<p class="verdict">{escape(verdict(sets, found))}</p>',
         f'<p class="lead">{escape(page_tables.about(found))}</p>',
         page_tables.unfinished(found),
-        page_tables.summary(rows(found), sets),
+        page_tables.summary(rows(found, target), sets),
         _section(
             figures,
             f"{_measure(sets)} over rounds, traffic and time",

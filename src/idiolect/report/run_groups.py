@@ -54,13 +54,15 @@ class Group:
         """A difference of scores (already in percent where they are shares), with its unit."""
         return f"{value:.1f} points" if self.metric.share else f"{value:.3g} {self.metric.name}"
 
-    def gains(self, found: Sequence[Run]) -> Iterator[tuple[Run, Run, dict[str, Any]]]:
-        """Each run, the `local` run on the same clients, and what the clients win over it."""
+    def gains(
+        self, found: Sequence[Run], over: str = "local"
+    ) -> Iterator[tuple[Run, Run, dict[str, Any]]]:
+        """Each run, the run of `over` on the same clients, and what the clients win over it."""
         for run in self.runs:
-            local = reference(run, found)
-            gain = metrics.gain(run.table, local.table) if local else None
-            if local and gain:
-                yield run, local, gain
+            other = reference(run, found, over)
+            gain = metrics.gain(run.table, other.table) if other else None
+            if other and gain:
+                yield run, other, gain
 
 
 def groups(found: Sequence[Run]) -> list[Group]:
@@ -101,10 +103,10 @@ def _label(run: Run, others: Sequence[Run]) -> str:
     return one_line(" ".join([run.method, *values]))
 
 
-def reference(run: Run, found: Sequence[Run]) -> Run | None:
-    """The `local` run on the same clients: same data, split and seed. Of several, the one that has
-    most settings in common with this run."""
-    if run.method == "local":
+def reference(run: Run, found: Sequence[Run], method: str = "local") -> Run | None:
+    """The run of that method on the same clients: same data, split and seed. Of several, the one
+    that has most settings in common with this run."""
+    if run.method == method:
         return None
 
     def in_common(other: Run) -> int:
@@ -114,8 +116,8 @@ def reference(run: Run, found: Sequence[Run]) -> Run | None:
     def same_clients(other: Run) -> bool:
         return all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
 
-    alone = [other for other in found if other.method == "local"]
-    return max(filter(same_clients, alone), key=in_common, default=None)
+    others = [other for other in found if other.method == method]
+    return max(filter(same_clients, others), key=in_common, default=None)
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:

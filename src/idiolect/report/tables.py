@@ -33,6 +33,10 @@ COLUMNS = (
     ("unseen", "unseen %", "mean over clients that took no part in training, last round"),
     ("gain", "gain over local", ""),  # its unit is that of the metric
     ("harmed", "harmed %", "share of clients worse off than with local training alone"),
+    ("gain_ft", "gain over fedavg_ft", ""),
+    ("rounds_to", "rounds to target", ""),
+    ("mb_to", "MB to target", "up and down, all clients"),
+    ("seconds_to", "s to target", "evaluation included"),
     ("mb_up", "MB up", "all clients, all rounds"),
     ("mb_down", "MB down", ""),
     ("samples", "samples", "seen in local training, with repeats: all clients, all rounds"),
@@ -41,7 +45,10 @@ COLUMNS = (
     ("seconds_per_round", "s/round", "evaluation included"),
 )
 
-IF_ANY = ("validation", "unseen")  # columns that a table without such samples or clients leaves out
+GAINS = {"gain": "local", "gain_ft": "fedavg_ft"}  # over whom
+TO_TARGET = ("rounds_to", "mb_to", "seconds_to")  # columns of a table with a target
+# columns that a table without such samples, clients, runs or target leaves out
+IF_ANY = ("validation", "unseen", "gain_ft", *TO_TARGET)
 
 # What names from elsewhere must not do in a document, a table of a program or on a page
 MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*[]|~$"} | {"<": "&lt;", "&": "&amp;"})
@@ -56,15 +63,21 @@ FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 def columns(table: Sequence[Row]) -> list[tuple[str, str, str]]:
     """Those of COLUMNS that this table has."""
-    empty = {key for key in IF_ANY if all(row.get(key) is None for row in table)}
-    return [column for column in COLUMNS if column[0] not in empty]
+    left_out = {key for key in IF_ANY if all(row.get(key) is None for row in table)}
+    if any(row.get("target") is not None for row in table):
+        left_out -= set(TO_TARGET)  # that nobody reached it is worth a column
+    return [column for column in COLUMNS if column[0] not in left_out]
 
 
-def rows(found: Sequence[Run]) -> list[Row]:
-    """The table as plain values: fractions, megabytes, seconds; None where not known."""
+def rows(found: Sequence[Run], target: float | None = None) -> list[Row]:
+    """The table as plain values: fractions, megabytes, seconds; None where not known. `target`: a
+    score, of which the table says when it was reached."""
     sets = groups(found)
     stand = standings(sets)
-    return [_row(group, found) | {"standing": stand.get(group.label)} for group in sets]
+    made = [_row(group, found) | {"standing": stand.get(group.label)} for group in sets]
+    if target is not None:
+        made = [row | to_target(group, target) for row, group in zip(made, sets, strict=True)]
+    return made
 
 
 def _row(group: Group, found: Sequence[Run]) -> Row:
@@ -94,6 +107,7 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "unseen": _last(group, "{}_before", unseen=True),
         "gain": mean_of_known([gain["mean"] for gain in gains]),
         "harmed": mean_of_known([gain["harmed"] for gain in gains]),
+        "gain_ft": mean_of_known([g["mean"] for _, _, g in group.gains(found, GAINS["gain_ft"])]),
         "mb_up": mean_of_known([run.summary["bytes_up"] / 1e6 for run in group.runs]),
         "mb_down": mean_of_known([run.summary["bytes_down"] / 1e6 for run in group.runs]),
         "samples": mean_of_known([run.summary.get("samples") for run in group.runs]),
@@ -101,6 +115,24 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "lr": group.runs[0].config["method"].get("lr"),
         "seconds_per_round": mean_of_known(paces),
     }
+
+
+def to_target(group: Group, target: float) -> Row:
+    """When the mean over clients was first as good as the target, and what it took until then; mean
+    over seeds, None unless all reached it."""
+    metric, reached = group.metric, []
+    for run in group.runs:
+        sent = seconds = 0.0
+        for event in run.events:
+            sent += (event["bytes_up"] + event["bytes_down"]) / 1e6
+            seconds += event["seconds"]
+            score = event["accuracy"]["mean"]
+            if score is not None and metric.sign * (score - target) >= 0:
+                reached.append((event["round"], sent, seconds))
+                break
+    all_did = len(reached) == len(group.runs)
+    means = np.mean(reached, axis=0).tolist() if reached and all_did else [None] * len(TO_TARGET)
+    return {"target": target, "reached": len(reached), **dict(zip(TO_TARGET, means, strict=True))}
 
 
 def _last(group: Group, column: str, unseen: bool) -> float | None:
@@ -113,21 +145,21 @@ def cells(row: Row, shown: Sequence[tuple[str, str, str]]) -> list[str]:
     """A row as people read it: percent, points, MB; of these columns."""
     name = row["method"] + ("" if row["finished"] else f" (unfinished, round {row['rounds']})")
     share = metric_named(row.get("metric", "accuracy")).share
-    gain = "–" if row["gain"] is None else f"{100 * row['gain']:+.1f}"
-    if not share and row["gain"] is not None:
-        gain = f"{row['gain']:+.3g}"
-    scores = ("best", "pooled", "p10", "worst", *IF_ANY)
+    scores = ("best", "pooled", "p10", "worst", "validation", "unseen")
     texts = {
         "method": name + (" (diverged)" if row["diverged"] else ""),
         **{key: _with_spread(row, key, share) for key in ("accuracy", "protocol")},
         **{key: score(row[key], share) for key in scores},
-        "gain": gain,
+        **{key: _gain(row[key], share) for key in GAINS},
         "harmed": _percent(row["harmed"], digits=0),
         **{key: f"{row[key]:.1f}" for key in ("mb_up", "mb_down")},
         **{key: _short(row[key]) for key in ("samples", "steps")},
         "lr": "–" if row["lr"] is None else f"{row['lr']}",
         "seconds_per_round": f"{row['seconds_per_round']:.3g}",
+        **{key: _brief(row.get(key)) for key in TO_TARGET},
     }
+    if row.get("reached") and row["rounds_to"] is None:
+        texts["rounds_to"] = f"{row['reached']} of {len(row['seeds'])} seeds"
     return [texts[key] for key, _, _ in shown]
 
 
@@ -178,6 +210,12 @@ def as_csv(table: Sequence[Row]) -> str:
     return text.getvalue()
 
 
+def _gain(value: float | None, share: bool) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:+.1f}" if share else f"{value:+.3g}"
+
+
 def _percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f}"
 
@@ -190,6 +228,10 @@ def _short(count: float | None) -> str:
         if count >= size:
             return f"{count / size:.3g}{letter}"
     return f"{count:.0f}"
+
+
+def _brief(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}".removesuffix(".0")
 
 
 def score(value: float | None, share: bool) -> str:
@@ -218,12 +260,14 @@ def headings(table: Sequence[Row]) -> list[str]:
 
 def meanings(table: Sequence[Row]) -> list[str]:
     """What the columns hold, with the unit of the metric that these rows have."""
-    name = _metrics(table)[0]
-    unit = "percentage points" if metric_named(name).share else f"in the unit of {name}"
-    return [
-        f"{unit}, mean over clients; above zero they win" if key == "gain" else what
-        for key, _, what in columns(table)
-    ]
+    metric = metric_named(_metrics(table)[0])
+    unit = "percentage points" if metric.share else f"in the unit of {metric.name}"
+    told = dict.fromkeys(GAINS, f"{unit}, mean over clients; above zero they win")
+    if table and table[0].get("target") is not None:
+        goal = score(table[0]["target"], metric.share) + (" %" if metric.share else "")
+        way = "at most" if metric.lower else "at least"
+        told["rounds_to"] = f"first tested round with {way} {goal}, mean over clients"
+    return [told.get(key, what) for key, _, what in columns(table)]
 
 
 def _metrics(table: Sequence[Row]) -> list[str]:

@@ -7,10 +7,10 @@ from idiolect.report.significance import BOLD, NOTHING_BOLD
 from idiolect.report.tables import Row, cells, columns, headings, is_bold
 
 # The columns of a narrow window, the one that says most first
-TELLING = ("accuracy", "gain", "harmed", "p10", "worst", "unseen", "validation", "mb_up",
-           "seconds_per_round", "best", "protocol", "pooled", "mb_down", "steps", "samples",
-           "lr")  # fmt: skip
-NARROWEST_NAME, GAP = 12, 3  # characters
+TELLING = ("accuracy", "rounds_to", "mb_to", "seconds_to", "gain", "harmed", "p10", "worst",
+           "gain_ft", "unseen", "validation", "mb_up", "seconds_per_round", "best", "protocol",
+           "pooled", "mb_down", "steps", "samples", "lr")  # fmt: skip
+NARROWEST_NAME, GAP, EDGES = 12, 3, 2  # characters
 
 
 def terminal(table: Sequence[Row], width: int | None = None) -> Any:
@@ -20,12 +20,13 @@ def terminal(table: Sequence[Row], width: int | None = None) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    width = width or 10_000
     there = columns(table)
     heads, texts = headings(table), [cells(row, there) for row in table]
     keys = [key for key, _, _ in there]
-    shown = _fitting(keys, [heads, *texts], width or 10_000)
+    shown = _fitting(keys, [heads, *texts], width)
     used = sum(_widest([heads, *texts], n) + GAP for n in shown[1:])
-    names = distinct([line[0] for line in texts], max(NARROWEST_NAME, (width or 10_000) - used))
+    names = distinct([line[0] for line in texts], max(NARROWEST_NAME, width - EDGES - used))
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position in shown:
         view.add_column(heads[position], justify="right" if position else "left", no_wrap=True)
@@ -47,7 +48,7 @@ def terminal(table: Sequence[Row], width: int | None = None) -> Any:
 def _fitting(keys: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[int]:
     """The columns that fit beside the names, by what they say."""
     places = {key: n for n, key in enumerate(keys)}
-    room = width - min(_widest(lines, 0), max(NARROWEST_NAME, width // 3))
+    room = width - EDGES - min(_widest(lines, 0), max(NARROWEST_NAME, width // 4))
     shown = [0]
     for key in (key for key in TELLING if key in places):
         needed = _widest(lines, places[key]) + GAP
