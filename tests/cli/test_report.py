@@ -20,7 +20,7 @@ def test_report_formats(tmp_path: Path) -> None:
 
 def test_a_target_is_in_percent_where_the_table_is() -> None:
     call("run", "local", *TINY, "--out", "r")
-    assert "rounds to target" in call("report", "r", "--target", "20").stdout
+    assert "rounds to 20 %" in call("report", "r", "--target", "20").stdout
     told = json.loads(call("report", "r", "--target", "20", "--json").stdout)
     assert told[0]["target"] == 0.2
     for wrong in ("0.2", "101", "nan"):

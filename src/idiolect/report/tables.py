@@ -246,9 +246,9 @@ def _with_spread(row: Row, key: str, share: bool) -> str:
 
 
 def headings(table: Sequence[Row]) -> list[str]:
-    """Of the columns, with the metric that these rows have."""
+    """Of the columns, with the metric and the target that these rows have."""
     names = _metrics(table)
-    told = [heading for _, heading, _ in columns(table)]
+    told = [heading.replace("target", _goal(table)) for _, heading, _ in columns(table)]
     if names == ["accuracy"]:
         return told
     metric = metric_named(names[0])
@@ -263,11 +263,18 @@ def meanings(table: Sequence[Row]) -> list[str]:
     metric = metric_named(_metrics(table)[0])
     unit = "percentage points" if metric.share else f"in the unit of {metric.name}"
     told = dict.fromkeys(GAINS, f"{unit}, mean over clients; above zero they win")
-    if table and table[0].get("target") is not None:
-        goal = score(table[0]["target"], metric.share) + (" %" if metric.share else "")
-        way = "at most" if metric.lower else "at least"
-        told["rounds_to"] = f"first tested round with {way} {goal}, mean over clients"
+    way = "at most" if metric.lower else "at least"
+    told["rounds_to"] = f"first tested round with {way} {_goal(table)}, mean over clients"
     return [told.get(key, what) for key, _, what in columns(table)]
+
+
+def _goal(table: Sequence[Row]) -> str:
+    """The target as the table has scores: `85 %`."""
+    target = table[0].get("target") if table else None
+    if target is None:
+        return "target"
+    share = metric_named(_metrics(table)[0]).share
+    return f"{100 * target:g} %" if share else f"{target:g}"
 
 
 def _metrics(table: Sequence[Row]) -> list[str]:
