@@ -33,10 +33,10 @@ def test_pages_are_up_to_date_and_give_every_claim_a_verdict(
 
 
 @IN_A_CHECKOUT
-def test_a_recipe_takes_over_what_others_ran_also_without_the_data(
+def test_a_recipe_takes_over_what_others_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("idiolect.papers.planner.without_data", lambda config: "not here")
+    monkeypatch.setattr("idiolect.papers.planner.without_data", lambda config: "")
     made = ROOT / "benchmarks/results/papers/pflego-table1"
     shutil.copytree(made, tmp_path / made.name)
     campaign = Campaign([recipe.read("pflego-figure8")], tmp_path, tmp_path / "runs")
@@ -45,3 +45,21 @@ def test_a_recipe_takes_over_what_others_ran_also_without_the_data(
     [part] = campaign.take_over(told.append)
     assert part.counts()["done"] >= 18 and "were made for another recipe" in told[0]
     assert campaign.take_over(told.append) == [] and len(told) == 1
+
+
+@IN_A_CHECKOUT
+def test_pages_leave_results_alone_whose_data_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else their tables would say of another machine's numbers that there is no data."""
+    monkeypatch.setattr(recipe, "names", lambda: ["pflego-table1", "pflego-figure8"])
+    monkeypatch.setattr(
+        "idiolect.papers.planner.without_data",
+        lambda config: "" if config["data"]["name"] == "fashion_mnist" else "not here",
+    )
+    made = tmp_path / "pflego-table1"
+    shutil.copytree(ROOT / "benchmarks/results/papers" / made.name, made)
+    before = {file: file.read_bytes() for file in made.iterdir() if file.is_file()}
+    pages.main(tmp_path, tmp_path / "docs")
+    assert all(file.read_bytes() == text for file, text in before.items())
+    assert (tmp_path / "pflego-figure8/runs.jsonl").exists()  # all of it is Fashion-MNIST

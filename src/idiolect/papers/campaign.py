@@ -101,6 +101,13 @@ class RecipePart:
         }
 
     @property
+    def lost_its_data(self) -> bool:
+        """Whether data is not here that was there when the results were written."""
+        places = {(cell.row, cell.column) for cell, _ in self.found.no_data}
+        told = self.results.states()
+        return any(told.get(place) != "no data" for place in places)
+
+    @property
     def lacking(self) -> int:
         return sum(len(job.cells) for job in self.found.jobs) + len(self.found.waiting)
 
@@ -234,14 +241,15 @@ class Campaign:
             wanted = with_cells_of_the_same_runs(wanted, planned(()))
         return RecipePart(recipe, results, tuned, planner.missing(results, wanted, self.out))
 
-    def take_over(self, note: Callable[[str], None]) -> list[RecipePart]:
-        """Fill cells with runs that were made for other recipes, also those whose data is not here;
-        the recipes that got some."""
+    def take_over(
+        self, note: Callable[[str], None], of: Sequence[RecipePart] | None = None
+    ) -> list[RecipePart]:
+        """Fill cells of all recipes, or of some, with runs that were made for other recipes; the
+        recipes that got some."""
         others, names = planner.all_results(self.root, self.quick), set()
-        for part in self.parts:
+        for part in self.parts if of is None else of:
             apart = [one for one in others if one.recipe.name != part.recipe.name]
             lacking = [cell for job in part.found.jobs for cell in job.cells]
-            lacking += [cell for cell, _ in part.found.no_data]
             if taken := sum(part.results.borrow(cell, apart) for cell in lacking):
                 names.add(part.recipe.name)
                 note(f"{part.recipe.name}: {taken} runs were made for another recipe")

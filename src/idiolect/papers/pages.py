@@ -1,7 +1,7 @@
 """docs/papers/, one page per paper: our numbers beside the paper's, figures, claims with verdicts,
 notes and commands. `python -m idiolect.papers.pages benchmarks/results/papers docs/papers` writes
 them from recipes and results alone, so that the same files give the same pages everywhere. Recipes
-that share runs take them over from one another before that.
+that share runs take them over from one another before that, where their data is.
 """
 
 import os
@@ -146,10 +146,10 @@ def _cell(text: str) -> str:
 
 
 def main(results: Path, docs: Path) -> None:
-    campaign = Campaign(
-        [recipe.read(name) for name in recipe.names()], results, Path("runs/recipes")
-    )
-    for part in campaign.take_over(print):
+    every = [recipe.read(name) for name in recipe.names()]
+    campaign = Campaign(every, results, out=Path("runs/recipes"))
+    whole = [part for part in campaign.parts if not part.lost_its_data]
+    for part in campaign.take_over(print, whole):
         part.write(print)
     docs.mkdir(parents=True, exist_ok=True)
     for name, text in render(results, docs).items():
