@@ -161,6 +161,12 @@ def test_eta_and_progress_of_a_going_run(tmp_path: Path) -> None:
         assert found.state == "running" and found.rounds == 400 and found.eta > 0
 
 
+def test_time_to_go_is_by_the_clock() -> None:
+    """A run of a stack has a part of its seconds; a pause is no round's work."""
+    assert run_index._pace([0.0, 10.0, 20.0, 5000.0, 5010.0]) == 10.0
+    assert run_index._pace([5.0]) is None
+
+
 def test_a_run_is_read_again_only_when_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,12 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from idiolect.core.own_code import called
@@ -28,6 +31,7 @@ DEPTH = 4  # folders below the runs directory
 MOST_RUNS = 50_000
 DAMAGE = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
           RecursionError)  # fmt: skip
+ROUNDS_OF_PACE = 20  # the newest, from which the time to go is told
 SCAN_SHARE = 20  # a scan of the folders takes at most one part in 20 of the time
 
 
@@ -70,6 +74,7 @@ class RunIndex:
         self.entries: dict[str, RunEntry] = {}
         self.truncated = False
         self._tails: dict[str, EventTail] = {}
+        self._ends: dict[str, deque[float]] = {}  # of an entry's newest rounds, by the clock
         self._changed: dict[str, float] = {}  # as the last scan found config.yaml and summary.json
         self.version = 0  # counts the looks that found a change
         self._touched: dict[str, int] = {}  # version of an entry's last change
@@ -151,6 +156,7 @@ class RunIndex:
         for id in gone:
             del self.entries[id]
             self._tails.pop(id, None)
+            self._ends.pop(id, None)
             self._changed.pop(id, None)
         fresh = []
         for id, changed in found.items():
@@ -178,6 +184,7 @@ class RunIndex:
             entry.federation = (folder / "flower" / "terms.json").exists()
             entry.state, entry.tags = "stopped", run_tags.read(folder)
             self._tails[entry.id] = EventTail(folder / "events.jsonl")
+            self._ends[entry.id] = deque(maxlen=ROUNDS_OF_PACE + 1)
             summary = folder / "summary.json"
             if summary.exists():
                 done = json.loads(summary.read_bytes())
@@ -201,6 +208,7 @@ class RunIndex:
         anew, events = self._tails[entry.id].fresh()
         if anew:
             entry.round, entry.accuracy, entry.seconds = 0, None, None
+            self._ends[entry.id].clear()
         try:
             for event in events:
                 run_files.checked_event(event, "events.jsonl")
@@ -208,14 +216,16 @@ class RunIndex:
                 mean = event["accuracy"]["mean"]
                 entry.accuracy = entry.accuracy if mean is None else mean
                 entry.seconds = (entry.seconds or 0.0) + event["seconds"]
+                if (ended := _number(event.get("time"))) is not None:
+                    self._ends[entry.id].append(ended)
         except DAMAGE as error:
             self._refuse(entry, error)
             return True
         entry.state = "running" if is_held(folder / ".lock", held) else "stopped"
         if (folder / "summary.json").exists() and entry.state != "running":
             self._read(entry, held)
-        pace = (entry.seconds or 0.0) / max(1, entry.round)
-        entry.eta = (entry.rounds - entry.round) * pace if entry.state == "running" else None
+        pace = _pace(self._ends[entry.id]) if entry.state == "running" else None
+        entry.eta = None if pace is None else (entry.rounds - entry.round) * pace
         entry.changed = max(entry.changed, self._tails[entry.id].changed)
         return entry.as_dict() != before
 
@@ -269,6 +279,13 @@ def is_held(lock: Path, held: set[tuple[int, int]]) -> bool:
     except OSError:
         return False
     return (about.st_dev, about.st_ino) in held
+
+
+def _pace(ends: Sequence[float]) -> float | None:
+    """Seconds from one round to the next, by the clock: runs that share a stack have a part of its
+    seconds each, and wait for the others. The median, as a run may have been stopped meanwhile."""
+    gaps = [later - earlier for earlier, later in pairwise(ends)]
+    return median(gaps) if gaps else None
 
 
 def _metric(about: dict[str, Any]) -> str:
