@@ -42,6 +42,19 @@ def test_one_run(tmp_path: Path) -> None:
     assert told["round"] == 3 and told["id"] == str(run) and "sites" not in told
 
 
+def test_a_file_that_is_read_in_parts_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run(tmp_path / "sites")
+    (run / "summary.json").unlink()
+    federation(run)
+    longest = max(map(len, (run / "events.jsonl").read_bytes().splitlines(keepends=True)))
+    monkeypatch.setattr("idiolect.ui.event_tail.LARGEST_READ", longest)
+    told = json.loads(call("status", run, "--json").stdout)
+    assert told["round"] == 3 and max(site["round"] for site in told["sites"]) == 3
+    assert json.loads(call("status", tmp_path, "--json").stdout)[0]["round"] == 3
+
+
 def test_a_run_that_goes_is_watched_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

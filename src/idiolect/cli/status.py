@@ -16,7 +16,7 @@ from idiolect.errors import UserError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from idiolect.ui.run_index import RunEntry
+    from idiolect.ui.run_index import RunEntry, RunIndex
 
 commands = typer.Typer()
 EVERY = 2.0  # seconds between two looks
@@ -81,6 +81,7 @@ def _looks_at_folder(where: Path) -> Iterator[tuple[Any, "RenderableType"]]:
         index.refresh(force=True)
         while index.read_some():
             pass
+        _read_all(index)
         runs = sorted(index.entries.values(), key=lambda run: -run.changed)
         if not runs:
             raise UserError(f"no runs in {where}; `idiolect run … --out DIR` writes one")
@@ -101,13 +102,25 @@ def _looks_at_run(where: Path) -> Iterator[tuple[Any, "RenderableType"]]:
         begun = (where / "config.yaml").exists()
         index.refresh(force=True)
         run = index.details([where.name])[0] if begun and where.name in index.entries else None
+        _read_all(index)
         if run is not None and run.problem:
             raise UserError(f"{name}: {run.problem}")
         told = {} if run is None else run.as_dict()
         if run is None or run.federation:
-            told = _federation(where) | told | board()
+            sites, read = board(), -1
+            while read != board.rounds.bytes_read:  # a look reads a part of a large file
+                read, sites = board.rounds.bytes_read, board()
+            told = _federation(where) | told | sites
         told["id"] = name
         yield told, _run_view(told, run)
+
+
+def _read_all(index: "RunIndex") -> None:
+    """A look reads no more than a part of a large file; look until there is no more."""
+    version = -1
+    while version != index.version:
+        version = index.version
+        index.refresh(force=True)
 
 
 def _federation(where: Path) -> dict[str, Any]:
