@@ -59,6 +59,7 @@ OTHERS = {
     "data": ("list", "get", "inspect", "digits", "mnist", "--split", "iid", "--set", "--json"),
     "report": ("init", ".", "-o", "--format", "md", "csv", "--json", "none", "/dev/null"),
     "resume": ("init", ".", "none", "/dev/null", "--json", "--from-start"),
+    "status": ("init", ".", "none", "/dev/null", "", "--json"),
 }
 # Always a mistake, whatever else is said.
 BAD_SETS = (
@@ -234,12 +235,21 @@ BAD_YAML: tuple[bytes, ...] = (
 
 @st.composite
 def run_directories(draw: Draw) -> Case:
-    """A run with one file spoiled, reported or resumed."""
+    """A run with one file spoiled, looked at, reported or resumed."""
     which = draw(st.sampled_from(["run", "unfinished"]))
     form = draw(st.sampled_from(["terminal", "md", "csv", "latex", "html"]))
     words: tuple[str, ...] = ("report", which, "--format", form)
     words = draw(
-        st.sampled_from([words, words, words, ("resume", which), ("report", which, "--json")])
+        st.sampled_from(
+            [
+                *(words, words, words, ("resume", which), ("report", which, "--json")),
+                *(
+                    ("report", which, "--target", "50"),
+                    ("status", which),
+                    ("status", ".", "--json"),
+                ),
+            ]
+        )
     )
     base = sound() / which
     spoilers: dict[str, Any] = {
