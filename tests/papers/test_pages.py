@@ -33,6 +33,17 @@ def test_pages_are_up_to_date_and_give_every_claim_a_verdict(
 
 
 @IN_A_CHECKOUT
+def test_every_open_claim_is_open_for_one_reason() -> None:
+    results = ROOT / "benchmarks/results/papers"
+    sections = [pages._section(results, recipe.read(name)) for name in recipe.names()]
+    whole = [section.open_for() for section in sections]
+    assert [sum(why.values()) for why in whole] == [section.answers()[2] for section in sections]
+    found = dict(zip((section.recipe.name for section in sections), whole, strict=True))
+    assert found["feddwa-table4"]["data"] == 4 and not found["feddwa-table4"]["runs"]
+    assert found["fedas-figure3"]["evidence"] == 2
+
+
+@IN_A_CHECKOUT
 def test_a_recipe_takes_over_what_others_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ that share runs take them over from one another before that, where their data is
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +51,20 @@ class Section:
         if self.quick:
             return [0, 0, len(found)]
         return [found.count(a) for a in ("holds", "does not hold", "not enough evidence")]
+
+    def open_for(self) -> Counter[str]:
+        """Why claims are open: for want of data, of runs, or though all their runs are there."""
+        states, found = self.results.states(), Counter[str]()
+        for verdict in self.verdicts:
+            places = self.recipe.places_of(verdict.claim)
+            if any(states.get(place) == "no data" for place in places):
+                why = "data"
+            elif self.quick or not verdict.comparisons or any(c.n < 2 for c in verdict.comparisons):
+                why = "runs"
+            else:
+                why = "evidence"
+            found[why] += self.quick or verdict.answer == "not enough evidence"
+        return found
 
     def counts(self) -> tuple[int, int]:
         """Cells and trials done, and all."""
@@ -100,7 +115,12 @@ def _overview(sections: Sequence[Section]) -> str:
 
 def _total(sections: Sequence[Section]) -> str:
     hold, fail, open_ = (sum(each) for each in zip(*(s.answers() for s in sections), strict=True))
-    return f"Of {hold + fail + open_} claims {hold} hold, {fail} do not hold, {open_} are open.\n"
+    why = sum((section.open_for() for section in sections), Counter[str]())
+    return (
+        f"Of {hold + fail + open_} claims {hold} hold, {fail} do not hold, {open_} are open: "
+        f"{why['runs']} lack runs,\n{why['data']} lack data, and of {why['evidence']} all runs are "
+        "there, which are too few seeds to tell.\n"
+    )
 
 
 def _page(paper: str, sections: Sequence[Section], link: Path) -> Iterator[str]:
