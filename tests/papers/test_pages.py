@@ -38,9 +38,11 @@ def test_every_open_claim_is_open_for_one_reason() -> None:
     sections = [pages._section(results, recipe.read(name)) for name in recipe.names()]
     whole = [section.open_for() for section in sections]
     assert [sum(why.values()) for why in whole] == [section.answers()[2] for section in sections]
-    found = dict(zip((section.recipe.name for section in sections), whole, strict=True))
-    assert found["feddwa-table4"]["data"] == 4 and not found["feddwa-table4"]["runs"]
-    assert found["fedas-figure3"]["evidence"] == 2
+    no_data = {
+        section.recipe.name for section, why in zip(sections, whole, strict=True) if why["data"]
+    }
+    told = {section.recipe.name for section in sections if section.results.unavailable()}
+    assert no_data <= told
 
 
 @IN_A_CHECKOUT
