@@ -10,13 +10,13 @@ LOOKS = "10000"  # at a lock before a thread sleeps: some ten microseconds
 def main() -> None:
     """Entry point of the program. Its imports take a moment, in which Ctrl-C is one line too."""
     signal.signal(signal.SIGINT, _stopped)
-    _sleep_soon()
+    threads_sleep_soon()
     from idiolect.cli.app import main as program
 
     program()
 
 
-def _sleep_soon() -> None:
+def threads_sleep_soon() -> None:
     """PyTorch's threads wait for one another by looking, 300,000 times before they sleep; where the
     cores have other work too, they keep from it the very thread that they wait for. Read when
     PyTorch is imported, here and in processes that this one starts."""
