@@ -26,3 +26,16 @@ def test_a_target_is_in_percent_where_the_table_is() -> None:
     for wrong in ("0.2", "101", "nan"):
         result = call("report", "r", "--target", wrong)
         assert result.exit_code == 2 and "--target is in percent" in result.stderr
+
+
+def test_a_target_of_another_metric_must_be_a_number() -> None:
+    Path("t.csv").write_text(
+        "site,kind,x\n" + "".join(f"{k % 2},{k * 0.5},{k}\n" for k in range(40))
+    )
+    words = ("--data", "t.csv", "--set", "data.client=site", "--set", "data.label=kind")
+    made = call("run", "local", *words, "--task", "regression", "--rounds", "1", "--out", "r")
+    assert made.exit_code == 0, made.output
+    for wrong in ("nan", "inf"):
+        result = call("report", "r", "--target", wrong, "--json")
+        assert result.exit_code == 2 and "--target must be a number" in result.stderr
+    assert call("report", "r", "--target", "0.5", "--json").exit_code == 0

@@ -1,5 +1,6 @@
 """`idiolect report`: tables and one HTML page from run directories."""
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,8 @@ def _goal(target: float, found: "Sequence[Run]") -> float:
         raise UserError(f"--target is a score of one metric; these runs have {', '.join(metrics)}")
     [metric] = metrics.values()
     if not metric.share:
+        if not math.isfinite(target):
+            raise UserError(f"--target must be a number, a value of {metric.name}")
         return target
     if not 1 < target <= 100:
         raise UserError(f"--target is in percent, as {metric.name} is in the table: 85 for 85 %")

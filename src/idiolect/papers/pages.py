@@ -55,11 +55,12 @@ class Section:
     def open_for(self) -> Counter[str]:
         """Why claims are open: for want of data, of runs, or though all their runs are there."""
         states, found = self.results.states(), Counter[str]()
+        seeds = len(planned_seeds(self.recipe, self.quick))
         for verdict in self.verdicts:
             places = self.recipe.places_of(verdict.claim)
             if any(states.get(place) == "no data" for place in places):
                 why = "data"
-            elif self.quick or not verdict.comparisons or any(c.n < 2 for c in verdict.comparisons):
+            elif self.quick or min((c.n for c in verdict.comparisons), default=0) < seeds:
                 why = "runs"
             else:
                 why = "evidence"
