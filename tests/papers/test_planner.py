@@ -124,6 +124,7 @@ def test_the_pace_counts_jobs_under_way_as_far_as_they_are() -> None:
     half = WorkerProcess(None, Path(), long, round=5, rounds=10)  # type: ignore[arg-type]
     runner.pool.workers.append(half)
     assert abs(runner._pace() - 200 / 510) < 0.01
+    runner.pool.close()
 
 
 @pytest.mark.parametrize(

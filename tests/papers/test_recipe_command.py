@@ -158,6 +158,9 @@ def test_a_worker_that_dies_is_noticed() -> None:
         found = pool.next_event(1)
         told += [found[1]["event"]] if found else []
     assert pool.workers == [] and pool.free
+    folder = Path(pool.logs.name)
+    pool.close()
+    assert not folder.exists()
 
 
 def test_a_worker_that_said_it_ends_is_given_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +180,7 @@ def test_a_worker_that_said_it_ends_is_given_nothing(monkeypatch: pytest.MonkeyP
     pool.give(job)
     assert first.job is None and len(pool.workers) == 2
     pool.stop(lambda worker, event: None, at_once=True)
+    pool.close()
 
 
 @pytest.mark.parametrize("first_alone", [True, False])

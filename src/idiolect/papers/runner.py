@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -93,7 +92,7 @@ class Runner:
                 self.pool.stop(self._told, at_once=True)
             finally:
                 self.progress.close()
-                shutil.rmtree(self.pool.logs, ignore_errors=True)
+                self.pool.close()
         self.outcome.left += self.todo
         return self.outcome
 

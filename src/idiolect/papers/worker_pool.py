@@ -53,7 +53,9 @@ class WorkerPool:
         self.size, self.threads, self.allow_code = size, threads, sorted(allow_code)
         self.workers: list[WorkerProcess] = []
         self.events: queue.Queue[Event] = queue.Queue()
-        self.logs = Path(tempfile.mkdtemp(prefix="idiolect-workers-"))
+        self.logs = tempfile.TemporaryDirectory(
+            prefix="idiolect-workers-", ignore_cleanup_errors=True
+        )
         self.started = 0
 
     @property
@@ -107,9 +109,13 @@ class WorkerPool:
             worker.process.kill()
             worker.process.wait()
 
+    def close(self) -> None:
+        """Remove what the workers wrote to stderr."""
+        self.logs.cleanup()
+
     def _start(self) -> WorkerProcess:
         self.started += 1
-        log = self.logs / f"worker-{self.started}.log"
+        log = Path(self.logs.name, f"worker-{self.started}.log")
         environment = dict(os.environ)
         if self.threads is not None:
             environment.setdefault("OMP_NUM_THREADS", str(self.threads))
