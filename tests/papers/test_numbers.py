@@ -4,11 +4,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from idiolect.errors import UserError
 from idiolect.papers import cell_list, round_series
 from idiolect.papers.cells import cells
-from idiolect.papers.numbers import MISSING, FinishedRun, Moment, number, series, unit
+from idiolect.papers.numbers import (
+    MISSING,
+    FinishedRun,
+    Moment,
+    StoredRun,
+    number,
+    number_of_series,
+    unit,
+)
 from idiolect.papers.results import Results
 from idiolect.runs.execute import execute_together
 from idiolect.runs.replaced_parameters import replacement_of_run
@@ -70,23 +79,46 @@ def test_bytes_of_a_client_and_round(run: FinishedRun) -> None:
     assert number(run, "bytes_per_client_round") == pytest.approx(both / 9 / 2**20)
 
 
-def test_own_group_share_is_one_where_groups_are_found(run: FinishedRun) -> None:
-    share = number(run, "own_group_share")
-    assert share is not None and 0 <= share <= 1
-    made = FinishedRun(run.out)
-    import torch
+def stored(run: FinishedRun, rows: list[list[float]], at: int = 3) -> StoredRun:
+    moments = [Moment(at, f"{i},{j}", w) for i, row in enumerate(rows) for j, w in enumerate(row)]
+    return StoredRun(run.config, run.summary, {"aggregation_weight": moments})
 
-    perfect = torch.block_diag(*[torch.ones(2, 2)] * 3)
-    made.__dict__["logs"] = {3: {"aggregation_weight": perfect}}
-    assert number(made, "own_group_share:3") == 1
-    made.__dict__["logs"] = {3: {"aggregation_weight": perfect.flip(0)}}
-    assert number(made, "own_group_share:3") == pytest.approx(1 / 3)  # the middle group's two
+
+def test_partners_of_the_own_group(run: FinishedRun) -> None:
+    """Three groups of two clients."""
+    share = number(run, "group_found")
+    assert share is not None and 0 <= share <= 1
+    perfect = stored(run, torch.block_diag(*[torch.ones(2, 2)] * 3).tolist())
+    assert number_of_series(perfect, "group_found:3") == 1
+    assert number_of_series(perfect, "group_purity:3") == 1
+    assert number_of_series(perfect, "group_found:1") is MISSING
+    # Client 0 finds its partner, the others mix with nobody: none of them chose wrongly.
+    few = stored(run, [[0.5, 0.5, 0, 0, 0, 0]] + [[0.0] * 6] * 5)
+    assert number_of_series(few, "group_found") == pytest.approx(1 / 6)
+    assert number_of_series(few, "group_purity") == 1
+    # A larger weight for a stranger: one partner is chosen, the wrong one.
+    wrong = stored(run, [[0.2, 0.3, 0.5, 0, 0, 0]] * 6)
+    assert number_of_series(wrong, "group_found") == pytest.approx(1 / 6)  # client 3 finds 2
+    assert number_of_series(wrong, "group_purity") == pytest.approx(1 / 6)
+
+
+def test_what_series_tell_after_the_run_is_gone(run: FinishedRun) -> None:
+    kept = {"clients.accuracy_before": run.series("clients.accuracy_before")}
+    left = StoredRun(run.config, run.summary, kept)
+    for client in range(6):
+        told = number_of_series(left, f"client_accuracy:{client}")
+        assert told == pytest.approx(number(run, f"client_accuracy:{client}"))
+    assert number_of_series(left, "delivered_unless_trained") is MISSING
+    assert number_of_series(left, "train_loss") is MISSING
+    loss = StoredRun(run.config, run.summary, {"train_loss": run.series("train_loss")})
+    assert number_of_series(loss, "train_loss:1") == number(run, "train_loss:1")
+    assert number_of_series(loss, "train_loss:77") is MISSING
 
 
 def test_series_survive_their_file(run: FinishedRun, tmp_path: Path) -> None:
-    accuracy = series(run, "accuracy")
+    accuracy = run.series("accuracy")
     assert [moment.round for moment in accuracy] == [0, 1, 2, 3]
-    clients = series(run, "accuracy_before")
+    clients = run.series("accuracy_before")
     assert {moment.item for moment in clients} == {str(k) for k in range(6)}
     round_series.write(tmp_path / "s.csv", {"accuracy": accuracy})
     round_series.write(tmp_path / "s.csv", {"m": [Moment(1, "0,1", 0.5)]})
@@ -159,7 +191,7 @@ def test_what_fisher_information_is_worth() -> None:
     assert number(run, "fisher_top_drop") == pytest.approx(lost)
     by_lot = number(run, "fisher_random_drop")
     assert by_lot is not None and by_lot < lost
-    trace = {(m.round, m.item): m.value for m in series(run, "clients.fisher_trace")}
+    trace = {(m.round, m.item): m.value for m in run.series("clients.fisher_trace")}
     late = [k for k in range(4) if not all(k in e["started"] for e in run.events[1:])]
     assert late == [0]
     first, last = (np.mean([trace[t, str(k)] for k in (1, 2, 3)]) for t in (1, 6))

@@ -29,7 +29,8 @@ def test_pages_are_up_to_date_and_give_every_claim_a_verdict(
         for claim in one.claims:
             lines = made[f"{one.paper}.md"].splitlines()
             [line] = [x for x in lines if x.startswith(f"| {claim.says} ")][:1]
-            assert "hold" in line or "not enough evidence" in line
+            shrunk = line == f"| {claim.says} |"  # under a heading that says so
+            assert shrunk or "hold" in line or "not enough evidence" in line
 
 
 @IN_A_CHECKOUT

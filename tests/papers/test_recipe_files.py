@@ -33,6 +33,7 @@ NOT_ACCURACIES = {
 }
 IN_EVERY_SUMMARY = {
     "accuracy.best.pooled",
+    "accuracy_after.best.pooled",
     "accuracy_global.last.mean",  # of a method with one model for all
 }
 MEASURED_OR_LOGGED = {

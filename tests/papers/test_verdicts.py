@@ -231,3 +231,37 @@ def test_quick_verdicts_say_so() -> None:
     made = tiny()
     told = verdict(made, made.claims[0], {}, quick=True)
     assert told.line.startswith("QUICK")
+
+
+def test_an_open_claim_names_what_speaks_against_it() -> None:
+    """One rival is above the winner, the others were not run."""
+    values = {("a", "p"): [80.0, 81.0, 82.0], ("b", "p"): [81.0, 83.5, 83.6]}
+    how: dict[str, Any] = {"kind": "best", "row": "a", "columns": ("p", "q")}
+    told = decide(values, **how)
+    assert told.answer == "not enough evidence"
+    assert "against it so far: a - b in p: -1.70" in told.reason
+    # All rows are there, and Holm's correction alone keeps the verdict open.
+    values |= {(r, "q"): [70.0 - k, 71.0 - k, 72.3 - k] for k, r in enumerate("abc")}
+    values |= {("c", "p"): [70.0, 70.5, 70.1], ("b", "p"): [80.3, 81.6, 82.3]}
+    told = decide(values, **how)
+    assert (
+        told.answer == "not enough evidence"
+        and "against it so far: a - b in p: -0.40" in told.reason
+    )
+
+
+def test_a_bound_is_told_with_the_number_itself() -> None:
+    values = {("a", "p"): [60.0, 61.0, 60.5]}
+    told = decide(values, kind="above", row="a", value=20.0, columns=("p",))
+    assert "a above 20 in p: 60.50 [" in told.reason
+    told = decide(values, kind="below", row="a", value=20.0, columns=("p",))
+    assert told.answer == "does not hold" and "a below 20 in p: 60.50 [" in told.reason
+    low, high = told.reason.partition("[")[2].partition("]")[0].split(", ")
+    assert float(low) < 60.5 < float(high)
+
+
+def test_no_test_is_named_where_there_was_none() -> None:
+    values = {("a", "p"): [3.0, 3.0], ("b", "p"): [2.0, 2.0], ("c", "p"): [1.0, 1.2]}
+    assert "no test" in decide(values, kind="beats", row="a", over="b", columns=("p",)).test
+    told = decide(values, kind="beats", row="a", over=("b", "c"), columns=("p",))
+    assert "t test" in told.test and "1 of 2 are the same in every seed" in told.test

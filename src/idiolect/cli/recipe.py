@@ -115,7 +115,7 @@ def show(campaign: "Campaign", form: str) -> None:
         if form != "terminal":
             sys.stdout.write(one.rendered(form))
             continue
-        screen.print_view(one.view())
+        screen.print_view(one.view(screen.console().width))
         for line in one.table.remarks:
             print(line)
         for verdict in one.verdicts():

@@ -29,7 +29,8 @@ from idiolect.engine import select
 from idiolect.errors import UserError
 from idiolect.simulation import server_state
 from idiolect.simulation.outcome import Round
-from idiolect.simulation.schedule import Participation
+from idiolect.simulation.protocols import protocol as protocol_named
+from idiolect.simulation.schedule import Participation, RoundsTested
 from idiolect.simulation.scores import PARTS, Columns, Scores, client_columns
 from idiolect.simulation.simulate import check_method
 from idiolect.simulation.starting_weights import check_complete, load_init
@@ -146,7 +147,8 @@ class FederationServer:
         return result
 
     def _tests(self, t: int) -> bool:
-        return server_state.is_tested(t + 1, self.rounds, self.config["eval_every"])
+        at_end = protocol_named(self.config["protocol"]).rounds_at_end
+        return t + 1 in RoundsTested(self.rounds, self.config["eval_every"], at_end)
 
     def _update_sizes(self) -> None:
         """Clients may have joined since the last round."""

@@ -56,8 +56,8 @@ class RecipePart:
     def verdicts(self) -> list[Verdict]:
         return judge(self.recipe, self.values, self.results.quick, cell_list.lost(self.results))
 
-    def view(self) -> Any:
-        return paper_table.terminal(self.table)
+    def view(self, width: int) -> Any:
+        return paper_table.terminal(self.table, width)
 
     def rendered(self, form: str) -> str:
         text = paper_table.FORMATS[form](self.table)

@@ -15,11 +15,12 @@ COLUMNS = (
 )
 
 
-def finished(results: Results) -> list[tuple[Cell, Record]]:
-    """All cells that have a record, whatever seeds were run; trials are none."""
+def finished(results: Results, drawn: bool = False) -> list[tuple[Cell, Record]]:
+    """All cells that have a record, whatever seeds were run; trials are none. `drawn`: those only
+    that have their series too."""
     chosen = tuned_rows.chosen(tuned_rows.tuned_cells(results))
     everything = cells(results.recipe, results.seeds, results.quick, chosen=chosen)
-    found = [(cell, results.of(cell)) for cell in everything if not cell.broken]
+    found = [(cell, results.of(cell, drawn)) for cell in everything if not cell.broken]
     return [(cell, record) for cell, record in found if record is not None]
 
 

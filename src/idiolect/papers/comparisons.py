@@ -31,6 +31,7 @@ class Comparison:
     high: float
     p_holds: float
     p_fails: float
+    constant: bool = False  # the numbers are the same in every seed: there was no test
 
     @property
     def n(self) -> int:
@@ -65,7 +66,7 @@ def compared(what: str, group: str, values: Seeds, parts: Parts | None = None) -
     if spread < SAME * size:
         if parts is None or _constant(parts):  # nothing is left to chance; a tie is neither way
             above, below = mean > SAME * size, mean < -SAME * size
-            return Comparison(what, group, seeds, mean, mean, mean, 1.0 - above, 1.0 - below)
+            return Comparison(what, group, seeds, mean, mean, mean, 1.0 - above, 1.0 - below, True)
         spread = LEAST_SPREAD * size
     error = spread / math.sqrt(n)
     half = float(t.ppf(1 - LEVEL, n - 1)) * error

@@ -53,7 +53,7 @@ def panels(results: Results) -> list[Panel]:
     chart = recipe.shown
     if chart is None:
         return []
-    done = cell_list.finished(results)
+    done = cell_list.finished(results, drawn=True)
     if chart.chart == "heatmap":
         return _matrices(results, chart, done)
     if chart.x == "round":
@@ -91,15 +91,20 @@ def _over_rounds(
 def _over_clients(
     results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]]
 ) -> list[Panel]:
-    """Every client's value in the last round, of the runs whose clients were recorded."""
+    """Every client's value in the last round, of the first seed whose clients were recorded: client
+    3 holds other data in every seed."""
     made: dict[str, Panel] = {}
     [y] = _names(chart.y)
     for cell, _ in done:
         moments = results.series(cell).get(y, [])
         last = max((moment.round for moment in moments), default=0)
-        for moment in (m for m in moments if m.round == last and m.item):
-            title = _panel(results.recipe, chart, cell)
-            panel = made.setdefault(title, Panel(title, y))
+        if not moments:
+            continue
+        title = _panel(results.recipe, chart, cell)
+        panel = made.setdefault(title, Panel(title, y, seed=cell.seed))
+        for moment in (
+            m for m in moments if m.round == last and m.item and cell.seed == panel.seed
+        ):
             curve = panel.curve(_label(results.recipe, chart, cell))
             curve.points.setdefault(int(moment.item) + 1, []).append(moment.value)
     return list(made.values())

@@ -91,6 +91,44 @@ class FinishedRun:
 
         return replacement_of_run(self.out)
 
+    def series(self, name: str) -> list[Moment]:
+        """A series over rounds."""
+        path, scale = SERIES.get(name, name).split("."), 100 if is_fraction(name) else 1
+        column = name.removeprefix("clients.")
+        if column != name and column in self.table:
+            return _of_clients(self, column, scale)
+        for where in (path, ["measured", *path]):
+            found = [(event["round"], _walk(event, where)) for event in self.events]
+            if any(value is not MISSING for _, value in found):
+                kept = [(t, value) for t, value in found if value is not MISSING]
+                return [m for t, value in kept for m in _moments(t, value, scale)]
+        if name in self.table:
+            return _of_clients(self, name, scale)
+        logged = [(t, kept[name]) for t, kept in self.logs.items() if name in kept]
+        if logged:
+            return [m for t, value in logged for m in _moments(t, value.tolist(), 1)]
+        known = sorted({key for kept in self.logs.values() for key in kept})
+        raise UserError(
+            f"'{name}' is no number or series of this run: it is not in summary.json, "
+            "events.jsonl, clients.parquet or what the method logged "
+            f"({', '.join(known) or 'nothing'})"
+        )
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """What a record and its file of series keep of a run."""
+
+    config: Config
+    summary: dict[str, Any]
+    kept: Mapping[str, list[Moment]]
+
+    def series(self, name: str) -> list[Moment]:
+        return self.kept.get(name, [])
+
+
+Run = FinishedRun | StoredRun
+
 
 def number(run: FinishedRun, metric: str) -> float | None:
     """A named number of a run, in percent where it is an accuracy; None if nothing was measured."""
@@ -101,7 +139,21 @@ def number(run: FinishedRun, metric: str) -> float | None:
         return _finite(SPECIAL[name](run, part))
     if not part and (found := from_summary(run.summary, metric)) is not MISSING:
         return found
-    return _at(series(run, name), metric, part)
+    return _at(run.series(name), metric, part)
+
+
+def number_of_series(run: StoredRun, metric: str) -> Any:
+    """The same as far as the series that were kept tell it; MISSING if they do not."""
+    from idiolect.papers.special_numbers import FROM_SERIES, SPECIAL
+
+    name, _, part = metric.partition(":")
+    if name in FROM_SERIES:
+        found = FROM_SERIES[name](run, part)
+    elif name in SPECIAL or any("," in one.item for one in run.series(name)):
+        return MISSING  # of a matrix a few rounds are kept
+    else:
+        found = _at(run.series(name), metric, part)
+    return MISSING if found is None else found
 
 
 def from_summary(summary: Mapping[str, Any], name: str) -> Any:
@@ -115,29 +167,6 @@ def from_summary(summary: Mapping[str, Any], name: str) -> Any:
     if found is MISSING or found is None:
         return found
     return _finite(float(found) * (100 if is_fraction(path) else 1))
-
-
-def series(run: FinishedRun, name: str) -> list[Moment]:
-    """A series over rounds."""
-    path, scale = SERIES.get(name, name).split("."), 100 if is_fraction(name) else 1
-    column = name.removeprefix("clients.")
-    if column != name and column in run.table:
-        return _of_clients(run, column, scale)
-    for where in (path, ["measured", *path]):
-        found = [(event["round"], _walk(event, where)) for event in run.events]
-        if any(value is not MISSING for _, value in found):
-            kept = [(t, value) for t, value in found if value is not MISSING]
-            return [m for t, value in kept for m in _moments(t, value, scale)]
-    if name in run.table:
-        return _of_clients(run, name, scale)
-    logged = [(t, kept[name]) for t, kept in run.logs.items() if name in kept]
-    if logged:
-        return [m for t, value in logged for m in _moments(t, value.tolist(), 1)]
-    known = sorted({key for kept in run.logs.values() for key in kept})
-    raise UserError(
-        f"'{name}' is no number or series of this run: it is not in summary.json, events.jsonl, "
-        f"clients.parquet or what the method logged ({', '.join(known) or 'nothing'})"
-    )
 
 
 def _of_clients(run: FinishedRun, column: str, scale: float) -> list[Moment]:

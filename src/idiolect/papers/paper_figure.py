@@ -5,7 +5,7 @@ over seeds; the paper's own numbers are hollow diamonds.
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from idiolect.core import files
 from idiolect.errors import UserError
 from idiolect.papers.figure_data import Panel, panels
 from idiolect.papers.numbers import unit
-from idiolect.papers.recipe import PAPERS, Chart
+from idiolect.papers.recipe import PAPERS, Chart, Recipe
 from idiolect.papers.results import Results
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -35,9 +35,9 @@ STYLE: Any = {
     "figure.dpi": 200,
 }
 NAMES = {
-    "accuracy": "accuracy of clients (%)",
+    "accuracy": "accuracy, mean of clients (%)",
     "test_accuracy": "test accuracy (%)",
-    "accuracy_after": "accuracy after local training (%)",
+    "accuracy_after": "accuracy after local training, mean of clients (%)",
     "train_loss": "training loss",
     "train_accuracy": "training accuracy (%)",
     "protocol": "accuracy (%)",
@@ -86,6 +86,8 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
         image, scale = None, _scale(shown)
         # A curve looks alike in all panels, also where others are missing.
         curves = dict.fromkeys(name for panel in shown for name in panel.curves)
+        own = _own(results.recipe)
+        curves = dict.fromkeys([*(name for name in curves if name in own), *curves])
         looks = {name: k for k, name in enumerate(curves)}
         labels = [_ylabel(chart, panel, len({one.y for one in shown}) > 1) for panel in shown]
         for k, (panel, place) in enumerate(zip(shown, places, strict=True)):
@@ -102,7 +104,7 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
             elif chart.chart == "bars":
                 _bars(axis, panel, looks)
             else:
-                _lines(axis, panel, looks, many=chart.series == "clients")
+                _lines(axis, panel, looks, own, many=chart.series == "clients")
                 if chart.log:
                     axis.set_yscale("log")
                 if all(_is_whole(x) for curve in panel.curves.values() for x in curve.points):
@@ -114,8 +116,23 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
         _legend(figure, list(axes), named=len(results.recipe.rows) > 1)
         seeds = {panel.seed for panel in shown if panel.seed is not None}
         of_seeds = f" (seed {', '.join(map(str, sorted(seeds)))})" if seeds else ""
-        figure.suptitle(_title(results) + of_seeds, fontsize=8)
+        figure.suptitle(_title(results) + of_seeds + _spread(chart, shown), fontsize=8)
     return figure
+
+
+def _own(recipe: Recipe) -> set[str]:
+    """The curves of the paper's own method, where a figure compares it with others."""
+    names = {str(r.label or r.id) for r in recipe.rows if r.method == recipe.paper}
+    return names if len(names) < len(recipe.rows) else set()
+
+
+def _spread(chart: Chart, shown: Sequence[Panel]) -> str:
+    """What bands and error bars are."""
+    each = [v for panel in shown for curve in panel.curves.values() for v in curve.points.values()]
+    seeds = max(map(len, each), default=0)
+    if seeds < 2 or chart.series in ("clients", "layers"):
+        return ""
+    return f"; {'error bars' if chart.chart == 'bars' else 'bands'}: ± 1 sd over {seeds} seeds"
 
 
 def _across(chart: Chart, shown: Sequence[Panel]) -> int:
@@ -165,7 +182,10 @@ def _ylabel(chart: Chart, panel: Panel, several: bool) -> str:
     return NAMES.get(name, name.replace("_", " ") + (f" ({counted})" if counted else ""))
 
 
-def _lines(axis: Any, panel: Panel, looks: Mapping[str, int], many: bool) -> None:
+def _lines(
+    axis: Any, panel: Panel, looks: Mapping[str, int], own: Collection[str], many: bool
+) -> None:
+    """Curves with bands; the paper's own method is drawn thick and above the others."""
     kinds = list(dict.fromkeys(curve.label for curve in panel.curves.values()))
     for name, curve in panel.curves.items():
         k = kinds.index(curve.label) if many else looks[name]
@@ -178,8 +198,8 @@ def _lines(axis: Any, panel: Panel, looks: Mapping[str, int], many: bool) -> Non
         marker = MARKERS[k % len(MARKERS)] if len(x) <= 12 else ""
         dash = DASHES[k % len(DASHES)]
         axis.plot(
-            x, mean, dash, color=colour, marker=marker, markersize=3, linewidth=1.2,
-            label=curve.label,
+            x, mean, dash, color=colour, marker=marker, markersize=3, label=curve.label,
+            linewidth=2.0 if name in own else 1.0, zorder=3 if name in own else 2,
         )  # fmt: skip
         low = [m - s for m, s in zip(mean, spread, strict=True)]
         high = [m + s for m, s in zip(mean, spread, strict=True)]
@@ -188,7 +208,7 @@ def _lines(axis: Any, panel: Panel, looks: Mapping[str, int], many: bool) -> Non
             at = list(curve.paper)
             axis.plot(
                 at, [curve.paper[p] for p in at], "d", color=colour, markersize=4.5,
-                markerfacecolor="none", linestyle="none",
+                markerfacecolor="none", linestyle="none", clip_on=False, zorder=4,
                 label="paper",
             )  # fmt: skip
     axis.grid(alpha=0.25, linewidth=0.5)

@@ -2,18 +2,21 @@
 
 import csv
 import io
+import re
 import statistics
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from idiolect.papers import rivals
 from idiolect.papers.cells import VAL_SHARE, trial_seeds
 from idiolect.papers.numbers import unit
 from idiolect.papers.recipe import PAPERS, Recipe, RecipeColumn, RecipeRow
+from idiolect.papers.rivals import Values
 from idiolect.papers.tuned_rows import Tuned, states
 
 QUICK = "QUICK: shrunk settings, not the paper's; for trying out only"
-Values = Mapping[tuple[str, str, str], Mapping[int, float]]
 States = Mapping[tuple[str, str], str]  # why a cell is empty: "no data", "failed", "stopped"
 
 
@@ -41,7 +44,8 @@ class TableCell:
             return ""
         if self.mean is None:
             return self.state or "–"
-        form = f".{digits}f" if abs(self.mean) < LARGE else ".3g"
+        count = digits > 1 and self.mean.is_integer() and not self.std
+        form = ".3g" if abs(self.mean) >= LARGE else f".{0 if count else digits}f"
         text = f"{self.mean:{form}}"
         return text if self.std is None else f"{text} ± {self.std:{form}}"
 
@@ -63,15 +67,15 @@ class PaperTable:
         quick: bool = False,
         tuned: Tuned | None = None,
     ) -> None:
-        self.recipe, self.quick, self.tuned = recipe, quick, tuned or {}
-        why = {**states(self.tuned), **(why or {})}
+        self.recipe, self.quick, self.tuned, self.values = recipe, quick, tuned or {}, values
+        self.why: States = {**states(self.tuned), **(why or {})}
         size = recipe.size
         self.rows = [r for r in recipe.rows if not quick or not size.rows or r.id in size.rows]
         self.columns = [
             c for c in recipe.columns if not quick or not size.columns or c.id in size.columns
         ]
         self.cells = {
-            (row.id, column.id): self._cell(row, column, values, why)
+            (row.id, column.id): self._cell(row, column, values)
             for row in self.rows
             for column in self.columns
         }
@@ -89,9 +93,11 @@ class PaperTable:
 
     @property
     def remarks(self) -> list[str]:
-        """Lines under the table: which rows are tuned, on what, and what was chosen."""
+        """Lines under the table: which rows are tuned, on what, and what was chosen; which rows
+        are above the paper's winner."""
         tuned = {row for row, _ in self.tuned}
-        return [self._tuned_line(row) for row in self.rows if row.id in tuned]
+        told = [self._tuned_line(row) for row in self.rows if row.id in tuned]
+        return told if self.quick else [*told, *rivals.lines(self.recipe, self.values)]
 
     def digits(self, metric: str) -> int:
         return 1 if unit(metric) == "%" else 3
@@ -125,7 +131,7 @@ class PaperTable:
     def _full_seeds(self) -> Sequence[int]:
         return self.recipe.size.seeds if self.quick else self.recipe.seeds
 
-    def _cell(self, row: RecipeRow, column: RecipeColumn, values: Values, why: States) -> TableCell:
+    def _cell(self, row: RecipeRow, column: RecipeColumn, values: Values) -> TableCell:
         metric = self.recipe.metric_of(row.id, column.id)
         found = values.get((row.id, column.id, metric), {})
         mean = statistics.fmean(found.values()) if found else None
@@ -139,45 +145,82 @@ class PaperTable:
             mean,
             std,
             self.recipe.paper_value(row.id, column.id),
-            why.get((row.id, column.id), ""),
+            self.why.get((row.id, column.id), ""),
             self.recipe.has_cell(row.id, column.id),
             mean is not None and mean == self._best(column, values),
             tuned.line if tuned else "",
         )
 
     def _best(self, column: RecipeColumn, values: Values) -> float | None:
-        """The best mean of a column among the paper's rows, bold only where that is an accuracy.
-        Rows of which seeds are missing do not compete: one seed may be a lucky one."""
+        """The best mean of a column among the paper's rows, bold only where that is an accuracy on
+        the same data and every row that could be run was. Rows of which seeds are missing do not
+        compete: one seed may be a lucky one."""
+        rows = [r for r in self.rows if not r.extra and self.recipe.has_cell(r.id, column.id)]
+        if any(key == "data" or key.startswith("data.") for row in rows for key in row.set):
+            return None
         means: dict[int, list[float]] = {}  # by number of seeds
-        for row in (row for row in self.rows if not row.extra):
+        for row in rows:
             metric = self.recipe.metric_of(row.id, column.id)
             found = values.get((row.id, column.id, metric))
             if found and unit(metric) == "%":
                 means.setdefault(len(found), []).append(statistics.fmean(found.values()))
+            elif not self.why.get((row.id, column.id)):
+                return None  # it was not run yet
         whole = means[max(means)] if means else []
         return max(whole) if len(whole) > 1 else None
 
 
-def terminal(table: PaperTable) -> Any:
+def terminal(table: PaperTable, width: int = 120) -> Any:
+    """The table in as many pieces, one below the other, as a screen of that width needs."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    view = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(table.caption), title_justify="left",
-        title_style="bold red" if table.quick else "",
-    )  # fmt: skip
-    view.add_column("")
+    views: list[Table] = []
+    for columns in _pieces(table, width):
+        title = Text(table.caption) if not views else None
+        view = Table(
+            box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left",
+            title_style="bold red" if table.quick else "",
+        )  # fmt: skip
+        view.add_column("")
+        for column in columns:
+            view.add_column(
+                Text(_heading(column)), justify="right", min_width=_width(table, column)
+            )
+        for row, _ in table.lines():
+            cells = [table.cells[row.id, column.id] for column in columns]
+            shown = [
+                Text(table.ours(cell), style="bold" if cell.best else "")
+                + Text(f"\n{cell.theirs()}", style="dim")
+                for cell in cells
+            ]
+            view.add_row(Text(_name(row)), *shown)
+        views.append(view)
+    return Group(*views)
+
+
+def _pieces(table: PaperTable, width: int) -> list[list[RecipeColumn]]:
+    """The columns that fit beside the rows' names."""
+    room = max(width - min(width // 3, max(len(_name(row)) for row in table.rows)), 1)
+    pieces: list[list[RecipeColumn]] = [[]]
+    left = room
     for column in table.columns:
-        view.add_column(Text(_heading(column)), justify="right")
-    for row, cells in table.lines():
-        shown = [
-            Text(table.ours(cell), style="bold" if cell.best else "")
-            + Text(f"\n{cell.theirs()}", style="dim")
-            for cell in cells
-        ]
-        view.add_row(Text(_name(row)), *shown)
-    return view
+        needed = _width(table, column) + 2
+        if needed > left and pieces[-1]:
+            pieces.append([])
+            left = room
+        pieces[-1].append(column)
+        left -= needed
+    return pieces
+
+
+def _width(table: PaperTable, column: RecipeColumn) -> int:
+    """Letters of the longest number or word in a column."""
+    cells = [table.cells[row.id, column.id] for row in table.rows]
+    numbers = [text for cell in cells for text in (table.ours(cell), cell.theirs())]
+    return max(map(len, [*numbers, *_heading(column).split()]))
 
 
 def markdown(table: PaperTable) -> str:
@@ -210,7 +253,7 @@ def latex(table: PaperTable) -> str:
         ours = [_tex(table.ours(cell)) for cell in cells]
         ours = [rf"\textbf{{{o}}}" if c.best else o for o, c in zip(ours, cells, strict=True)]
         out.append(" & ".join([_tex(_name(row)), *ours]) + r" \\")
-        theirs = [rf"\textit{{{_tex(cell.theirs())}}}" for cell in cells]
+        theirs = [rf"\textit{{{_tex(text)}}}" if (text := c.theirs()) else "" for c in cells]
         out.append(" & ".join(["", *theirs]) + r" \\")
     out += [r"\bottomrule", r"\end{tabular}"]
     out += [rf"\par {_tex(line)}" for line in table.remarks]
@@ -267,10 +310,21 @@ def _tex(text: str) -> str:
     special: dict[str, str | int | None] = {
         "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "~": r"\~{}", "^": r"\^{}",
         "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "–": "--",
-        "β": r"$\beta$", "α": r"$\alpha$", "γ": r"$\gamma$", "λ": r"$\lambda$", "ρ": r"$\rho$",
-        "τ": r"$\tau$", "Γ": r"$\Gamma$", "≥": r"$\ge$", "≤": r"$\le$",
+        "≥": r"$\ge$", "≤": r"$\le$", "×": r"$\times$", "−": "$-$", "…": r"\ldots{}",
     }  # fmt: skip
-    return text.translate(str.maketrans(special))
+    return _GREEK.sub(_greek, text.translate(str.maketrans(special)))
+
+
+_GREEK = re.compile("[\u0370-\u03ff]")
+
+
+def _greek(letter: re.Match[str]) -> str:
+    """θ as $\\theta$. LaTeX has no names for the capitals that look Latin."""
+    name = unicodedata.name(letter[0], "").split()  # GREEK SMALL LETTER THETA
+    if len(name) != 4 or name[0] != "GREEK":
+        return letter[0]
+    word = {"LAMDA": "lambda"}.get(name[3], name[3].lower())
+    return f"$\\{word if name[1] == 'SMALL' else word.capitalize()}$"
 
 
 def _spans(seeds: Sequence[int]) -> str:

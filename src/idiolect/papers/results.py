@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from idiolect.core.text import one_line
 from idiolect.errors import UserError
 from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
-from idiolect.papers.numbers import MISSING, FinishedRun, Moment
+from idiolect.papers.numbers import MISSING, FinishedRun, Moment, StoredRun
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.run_record import Record, read_records
 from idiolect.runs.config import Config
@@ -49,15 +49,25 @@ class Results:
     def seeds(self) -> list[int]:
         return sorted({record.seed for record in self.records})
 
-    def of(self, cell: Cell) -> Record | None:
-        """The record of this cell: of a run with its settings that has all its numbers."""
-        wanted, drawn = self._needed(cell)
+    def of(self, cell: Cell, drawn: bool = True) -> Record | None:
+        """The record of this cell: of a run with its settings that has all its numbers and, if it
+        is to be `drawn`, its series."""
+        wanted, series = self._needed(cell)
         for record in self._like(cell.config):
-            if any(record.shown(metric) is MISSING for metric in wanted):
-                continue
-            if self._has_series(record, drawn):
+            whole = self._has_numbers(record, wanted)
+            if whole and (not drawn or self._has_series(record, series)):
                 return record
         return None
+
+    def _has_numbers(self, record: Record, wanted: Collection[str]) -> bool:
+        """Whether it has them all: what its series tell is added."""
+        missing = [metric for metric in wanted if record.shown(metric) is MISSING]
+        if missing and self.series_file(record).exists():
+            kept = round_series.read(self.series_file(record))
+            run = StoredRun(record.config, record.summary, kept)
+            found = {metric: numbers.number_of_series(run, metric) for metric in missing}
+            record.numbers.update({k: v for k, v in found.items() if v is not MISSING})
+        return all(record.shown(metric) is not MISSING for metric in missing)
 
     def _needed(self, cell: Cell) -> tuple[set[str], tuple[str, ...]]:
         """Numbers and series that a cell cannot do without."""
@@ -85,7 +95,7 @@ class Results:
             shown = {name: numbers.number(run, name) for name in sorted(metrics)}
             about = _machine(out, cell.config)
             made[key] = Record(shown, portable(cell.config), run.summary, about, self.quick)
-            drawn[key] = {name: numbers.series(run, name) for name in sorted(kept)}
+            drawn[key] = {name: run.series(name) for name in sorted(kept)}
         with self.locked():
             for key, moments in drawn.items():
                 if moments:
@@ -99,9 +109,9 @@ class Results:
         for other in others:
             for found in other._like(cell.config):
                 wanted, drawn = self._needed(cell)
-                shown = {metric: found.shown(metric) for metric in sorted(wanted)}
-                if MISSING in shown.values() or not other._has_series(found, drawn):
+                if not other._has_numbers(found, wanted) or not other._has_series(found, drawn):
                     continue
+                shown = {metric: found.shown(metric) for metric in sorted(wanted)}
                 source = found.borrowed or other.recipe.name
                 record = Record(
                     shown, found.config, found.summary, found.machine, self.quick, source

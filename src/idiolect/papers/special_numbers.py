@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from idiolect.errors import UserError
-from idiolect.papers.numbers import FinishedRun, has_personal_model, protocol_value, series
+from idiolect.papers.numbers import FinishedRun, Run, has_personal_model, protocol_value
+from idiolect.runs.config import Config
 from idiolect.runs.trials import worth
 from idiolect.simulation import metrics
 from idiolect.simulation.protocols import protocol as protocol_named
@@ -27,17 +28,15 @@ def validation(run: FinishedRun, part: str) -> float | None:
     return None if found is None else 100 * found
 
 
-def client_accuracy(run: FinishedRun, part: str) -> float | None:
+def client_accuracy(run: Run, part: str) -> float | None:
     """`client_accuracy:3`: client 3 in the round and series of the protocol."""
-    told = protocol_value(run)
-    chosen = protocol_named(run.config["protocol"])
-    rows = metrics.rounds_of(run.table).get(told["round"], {})
-    if not rows:
-        return None
-    found = rows[f"accuracy_{chosen.series}"][rows["client"] == int(part)]
-    if len(found) == 0:
-        raise UserError(f"client_accuracy:{part}: the run has {len(rows['client'])} clients")
-    return 100 * float(found[0])
+    chosen, told = protocol_named(run.config["protocol"]), run.summary["protocol"]
+    clients = run.series(f"clients.accuracy_{chosen.series}")
+    found = {one.item: one.value for one in clients if one.round == told["round"]}
+    if clients and part not in {one.item for one in clients}:
+        many = len({one.item for one in clients})
+        raise UserError(f"client_accuracy:{part}: the run has {many} clients")
+    return found.get(part)
 
 
 def delivered_unless_trained(run: FinishedRun, part: str) -> float | None:
@@ -75,27 +74,41 @@ def passes_per_round(run: FinishedRun, part: str) -> float | None:
     return _per_round(run, "passes")
 
 
-def own_group_share(run: FinishedRun, part: str) -> float | None:
-    """Of the g largest aggregation weights of a client (g: size of its group, itself included), the
-    share that belongs to its own group; mean over clients. Groups are those of the split. Of equal
-    weights that of the client with the lower number counts first."""
-    weights = _logged(run, "aggregation_weight", part)
+def group_found(run: Run, part: str) -> float | None:
+    """`group_found:5`: the share of the others in its group that a client mixes with in round 5,
+    mean over clients: of as many partners as the group has, those with the largest weights. A
+    weight of zero is no choice. Groups are those of the split."""
+    return _of_choices(run, part, lambda right, chosen, others: right / others if others else None)
+
+
+def group_purity(run: Run, part: str) -> float | None:
+    """`group_purity:5`: the share of the partners so chosen that are of the client's own group,
+    mean over the clients that chose any."""
+    return _of_choices(run, part, lambda right, chosen, others: right / chosen if chosen else None)
+
+
+def _of_choices(
+    run: Run, part: str, share: Callable[[int, int, int], float | None]
+) -> float | None:
+    """`share` of right partners, chosen partners and others in the group; mean over clients."""
+    rounds: dict[int, dict[tuple[int, int], float]] = {}
+    for one in run.series("aggregation_weight"):
+        if one.item.count(",") == 1:
+            client, other = map(int, one.item.split(","))
+            rounds.setdefault(one.round, {})[client, other] = one.value
+    weights = rounds.get(int(part) if part else max(rounds, default=-1))
     if weights is None:
         return None
-    own = _logged(run, "own_weight", part)
-    if own is not None and own.shape == weights.shape[:1]:  # FedFomo keeps its own part apart
-        weights = (1 - own[:, None]) * weights
-        np.fill_diagonal(weights, own)
-    group = _groups(run)
-    shares = []
-    for client in range(len(weights)):
-        row = weights[client]
-        if not np.isfinite(row).any():
-            continue  # absent in this round
-        size = int((group == group[client]).sum())
-        top = np.argsort(-np.nan_to_num(row, nan=-np.inf), kind="stable")[:size]
-        shares.append(float((group[top] == group[client]).mean()))
-    return float(np.mean(shares)) if shares else None
+    group = _groups(run.config)
+    found = []
+    for client in sorted({client for client, _ in weights}):
+        others = int((group == group[client]).sum()) - 1
+        mixed = [(-w, j) for (i, j), w in weights.items() if i == client != j and w > 0]
+        chosen = [j for _, j in sorted(mixed)[:others]]
+        right = sum(bool(group[j] == group[client]) for j in chosen)
+        found.append(share(right, len(chosen), others))
+    known = [one for one in found if one is not None]
+    return float(np.mean(known)) if known else None
 
 
 def straggler_weight_ratio(run: FinishedRun, part: str) -> float | None:
@@ -117,7 +130,7 @@ def straggler_weight_ratio(run: FinishedRun, part: str) -> float | None:
 def straggler_trace_ratio(run: FinishedRun, part: str) -> float | None:
     """Mean Fisher trace of the fixed stragglers over that of the others, in one round."""
     late = _stragglers(run)
-    moments = [m for m in series(run, "clients.fisher_trace") if m.item]
+    moments = [m for m in run.series("clients.fisher_trace") if m.item]
     last = max((m.round for m in moments), default=0)
     at = {int(m.item): m.value for m in moments if m.round == (int(part) if part else last)}
     a = [value for client, value in at.items() if late[client]]
@@ -130,7 +143,7 @@ def fisher_growth(run: FinishedRun, part: str) -> float | None:
     the first."""
     always = ~_stragglers(run)
     at: dict[int, list[float]] = {}
-    for one in series(run, "clients.fisher_trace"):
+    for one in run.series("clients.fisher_trace"):
         if one.item and one.round > 0 and always[int(one.item)]:
             at.setdefault(one.round, []).append(one.value)
     return float(np.mean(at[max(at)]) / np.mean(at[min(at)])) if len(at) > 1 else None
@@ -183,22 +196,14 @@ def _per_round(run: FinishedRun, name: str) -> float | None:
     return float(np.mean(totals)) if totals else None
 
 
-def _logged(run: FinishedRun, name: str, part: str) -> np.ndarray | None:
-    rounds = [t for t, kept in run.logs.items() if name in kept]
-    wanted = int(part) if part else max(rounds, default=-1)
-    if wanted not in rounds:
-        return None
-    return np.asarray(run.logs[wanted][name].tolist(), dtype=float)
-
-
-def _groups(run: FinishedRun) -> np.ndarray:
+def _groups(config: Config) -> np.ndarray:
     """The group of every client, as the split `groups` made them."""
     from idiolect.data.splits import split
     from idiolect.data.splits.groups import Groups
 
-    made = split(run.config["split"])
+    made = split(config["split"])
     if not isinstance(made, Groups):
-        raise UserError("own_group_share needs the split `groups`")
+        raise UserError("group_found and group_purity need the split `groups`")
     members = made.members()
     return np.concatenate([np.full(len(ids), k) for k, ids in enumerate(members)])
 
@@ -223,7 +228,8 @@ SPECIAL: dict[str, Callable[[FinishedRun, str], float | None]] = {
         bytes_per_client_round,
         flops_per_round,
         passes_per_round,
-        own_group_share,
+        group_found,
+        group_purity,
         straggler_weight_ratio,
         straggler_trace_ratio,
         fisher_growth,
@@ -233,4 +239,9 @@ SPECIAL: dict[str, Callable[[FinishedRun, str], float | None]] = {
         train_samples,
         test_samples,
     )
+}
+
+# Those that can be told by the series kept with a record, when the run directory is long gone.
+FROM_SERIES: dict[str, Callable[[Run, str], float | None]] = {
+    made.__name__: made for made in (client_accuracy, group_found, group_purity)
 }

@@ -11,7 +11,8 @@ is fitted.
 column all must be, so there the largest p counts and needs no correction. *Does not hold*: at least
 one comparison is significantly the other way round, by Holm's correction over all of them, those
 that still lack seeds included. Otherwise, with fewer than two seeds in a comparison, and where a
-seed diverged and has no number, there is *not enough evidence*.
+seed diverged and has no number, there is *not enough evidence*; the reason names what speaks
+against the claim by its own interval, which the correction or missing rows keep from a verdict.
 """
 
 import math
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Literal
 
-from idiolect.papers.comparisons import Comparison, Parts, Seeds, compared, holm, inside
+from idiolect.papers.comparisons import LEVEL, Comparison, Parts, Seeds, compared, holm, inside
 from idiolect.papers.recipe import Claim, Recipe
 
 Lost = Mapping[tuple[str, str], Collection[int]]  # row, column -> seeds that diverged
@@ -64,17 +65,18 @@ def verdict(
         groups.setdefault(one.group, []).append(one)
     known = [one for one in made if one.n >= 2]
     against = holm([one.p_fails for one in made])  # 1 where seeds are lacking
-    test = _test_name(claim, len(groups)) + _tuned(recipe, claim)
+    test = _test_name(claim, len(groups), known) + _tuned(recipe, claim)
     reversed_ = [one for one, sure in zip(made, against, strict=True) if sure]
     if reversed_:
         worst = min(reversed_, key=lambda one: one.p_fails)
-        reason = f"{_interval(worst)}{_more(len(reversed_) - 1)}"
+        reason = f"{_interval(claim, worst)}{_more(len(reversed_) - 1)}"
         return Verdict(claim, "does not hold", reason, test, tuple(made), quick)
     if not made or len(known) < len(made):
         whole = [group for group in groups.values() if all(one.n >= 2 for one in group)]
         sure = holm([max(one.p_holds for one in group) for group in whole])
         reason = f"{len(whole)} of {len(groups)} have two seeds or more"
         reason += f", it holds in {sum(sure)} of these" if whole else ""
+        reason = "; ".join(filter(None, (reason, _against(claim, made))))
         return Verdict(claim, "not enough evidence", reason, test, tuple(made), quick)
     weakest = max(known, key=lambda one: one.p_holds)
     sure = holm([max(one.p_holds for one in group) for group in groups.values()])
@@ -85,7 +87,8 @@ def verdict(
     ]
     answer: Answer = "holds" if all(sure) and not diverged else "not enough evidence"
     prefix = "weakest: " if len(known) > 1 else ""
-    reason = "; ".join((prefix + _interval(weakest), *diverged))
+    found = _against(claim, made) or prefix + _interval(claim, weakest)
+    reason = "; ".join((found, *diverged))
     return Verdict(claim, answer, reason, test, tuple(made), quick)
 
 
@@ -235,9 +238,24 @@ def _paired(a: Seeds, b: Seeds) -> dict[int, tuple[float, float]]:
     return {seed: (a[seed], b[seed]) for seed in sorted(set(a) & set(b))}
 
 
-def _interval(one: Comparison) -> str:
-    form = "+.2f" if abs(one.mean) < 1e6 else "+.3g"
-    return f"{one.what}: {one.mean:{form}} [{one.low:{form}}, {one.high:{form}}], n={one.n}"
+def _interval(claim: Claim, one: Comparison) -> str:
+    """What was found with its interval; of `above` and `below` the number itself."""
+    mean, ends = one.mean, (one.low, one.high)
+    sign = "+"
+    if claim.kind in ("above", "below"):
+        way, base, sign = (1.0 if claim.kind == "above" else -1.0), claim.value or 0.0, ""
+        mean, ends = base + way * mean, (base + way * one.low, base + way * one.high)
+    form = f"{sign}.2f" if abs(mean) < 1e6 else f"{sign}.3g"
+    return f"{one.what}: {mean:{form}} [{min(ends):{form}}, {max(ends):{form}}], n={one.n}"
+
+
+def _against(claim: Claim, made: Sequence[Comparison]) -> str:
+    """What speaks against a claim that is open."""
+    against = [one for one in made if one.p_fails < LEVEL]
+    if not against:
+        return ""
+    worst = min(against, key=lambda one: one.p_fails)
+    return f"against it so far: {_interval(claim, worst)}{_more(len(against) - 1)}"
 
 
 def _more(count: int) -> str:
@@ -249,7 +267,10 @@ def _tuned(recipe: Recipe, claim: Claim) -> str:
     return f"; tuned on validation samples: {', '.join(names)}" if names else ""
 
 
-def _test_name(claim: Claim, groups: int) -> str:
+def _test_name(claim: Claim, groups: int, known: Sequence[Comparison]) -> str:
+    constant = sum(one.constant for one in known)
+    if known and constant == len(known):
+        return "the same in every seed, no test"
     flat = claim.kind == "trend" and claim.direction == "flat"
     inside = flat or claim.kind in ("near", "within", "ratio")
     paired = "paired " if claim.kind in ("best", "beats", "order", "within", "ratio") else ""
@@ -259,4 +280,6 @@ def _test_name(claim: Claim, groups: int) -> str:
             name += " of any two places"
         else:
             name += " of every step" if claim.steps else " of the fitted change, no step against it"
-    return f"{name} over seeds, 5 %" + (f", Holm over {groups}" if groups > 1 else "")
+    holm_over = f", Holm over {groups}" if groups > 1 else ""
+    rest = f"; {constant} of {len(known)} are the same in every seed" if constant else ""
+    return f"{name} over seeds, 5 %{holm_over}{rest}"

@@ -23,6 +23,11 @@ class Protocol:
     clients: Literal["all", "started", "next"]
     what: str
 
+    @property
+    def rounds_at_end(self) -> int:
+        """The last rounds that are tested, however rarely the others are."""
+        return 10 if self.when == "last10" else 1
+
 
 PROTOCOLS: dict[str, Protocol] = {
     "default": Protocol(

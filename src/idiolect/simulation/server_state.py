@@ -106,13 +106,3 @@ def frozen(net: Net, module_state: Tree) -> Tree:
     """What of the module is no leaf of a tree."""
     leaf = {name: net.aliases.get(name, name) for name in module_state}
     return {name: module_state[name] for name, first in leaf.items() if first not in net.names}
-
-
-def is_tested(round: int, rounds: int, every: int) -> bool:
-    """Whether the models of a round (from 1) are tested: every few, and always the last."""
-    return round % every == 0 or round == rounds
-
-
-def next_tested(round: int, rounds: int, every: int) -> int:
-    """The first tested round after this one."""
-    return min(round - round % every + every, rounds)

@@ -77,7 +77,7 @@ class Sweep:
         ]
         alone = simulation.engine.name != "stacked"
         shapes = [(n, v.shape, v.dtype) for n, v in simulation.start_tree.items()]
-        when = (simulation.round, simulation.rounds, simulation.eval_every)
+        when = (simulation.round, simulation.tested)
         norm = (federation.mean, federation.std, federation.form)
         data = (federation.x.dtype, *norm, simulation.device)
         engine = simulation.engine

@@ -19,6 +19,7 @@ from idiolect.simulation import early_stop, metrics
 from idiolect.simulation.measures import Measures
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.protocols import ProtocolName
+from idiolect.simulation.protocols import protocol as protocol_named
 from idiolect.simulation.schedule import Clock, Participation, Stragglers, load_schedule
 from idiolect.simulation.settings import SimulationOptions
 from idiolect.simulation.simulation import Simulation
@@ -173,6 +174,7 @@ def prepare(
         init=init,
         clients_init=clients_init or None,
         eval_every=options.eval_every,
+        tested_at_end=protocol_named(options.protocol).rounds_at_end,
         measure=options.measure,
         keep=options.keep,
         learn=(loss, augment),

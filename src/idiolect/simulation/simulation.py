@@ -27,7 +27,7 @@ from idiolect.simulation.measures import Measures
 from idiolect.simulation.measuring import Measuring
 from idiolect.simulation.outcome import Open, Round, Span
 from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, alone, first_state
-from idiolect.simulation.schedule import Clock, Participation, Stragglers, Turn
+from idiolect.simulation.schedule import Clock, Participation, RoundsTested, Stragglers, Turn
 from idiolect.simulation.scores import Columns, client_columns
 
 
@@ -52,6 +52,7 @@ class Simulation:
         init: Mapping[str, Tensor] | None = None,
         clients_init: Mapping[int, Mapping[str, Tensor]] | None = None,
         eval_every: int = 1,
+        tested_at_end: int = 1,
         measure: Measures | None = None,
         keep: Keep = "auto",
         learn: select.Learn = (None, None),
@@ -61,7 +62,8 @@ class Simulation:
                 raise UserError(f"{name} must be at least 1, not {count}")
         method = method.over(rounds)
         self.method, self.federation, self.rounds, self.seed = method, federation, rounds, seed
-        self.eval_every, self.device = eval_every, select.pick_device(device)
+        self.tested = RoundsTested(rounds, eval_every, tested_at_end)
+        self.device = select.pick_device(device)
         self.dtype = select.compute_dtype(dtype)
         select.allow_tf32(dtype, self.device)
         model = federation.form.attached(model)
@@ -177,7 +179,7 @@ class Simulation:
             self._show(fitted.logs, turn.start, result)
             unknown.loss = fitted.train_loss.mean()
             after.append((turn.start, fitted.trained))
-            if self.measure and server_state.is_tested(t + 1, self.rounds, self.eval_every):
+            if self.measure and t + 1 in self.tested:
                 yield from self.measuring.local_work(turn.start, t, given[:2], fitted, result)
         ups = yield from self._receive(turn, fresh, t, result, after)
         if len(ups) or method.asynchronous:
@@ -186,7 +188,7 @@ class Simulation:
         logs = {n: v.cpu() for n, v in (result.logs | self.server.logs).items()}
         result.logs = {n: v for n, v in logs.items() if not v.isnan().all()}
         self.round = t + 1
-        if server_state.is_tested(self.round, self.rounds, self.eval_every):
+        if self.round in self.tested:
             testing = Span(self.device)
             yield from self._evaluate(after)
             unknown.testing = testing.end()
@@ -270,7 +272,7 @@ class Simulation:
     def _test_stragglers(self, after: Sequence[Models]) -> Asking[None]:
         """Between two tested rounds, test the models of clients who will not train again until the
         next one: a straggler that is never back in a tested round would stay untested for ever."""
-        until = server_state.next_tested(self.round, self.rounds, self.eval_every)
+        until = self.tested.after(self.round)
         rejoins = type(self.method).rejoin is not Method.rejoin
         again: set[int] = set()
         for t, turn in enumerate(self.turns[self.round : until], self.round):
