@@ -36,7 +36,8 @@ from idiolect.bench import measured_on
 from idiolect.bench.job import random_federation
 from idiolect.data import Federation
 from idiolect.engine.layers import conv, linear, norm, pool
-from idiolect.engine.layers.stack_function import fused, precision
+from idiolect.engine.layers.pooled_conv import PooledOutputs
+from idiolect.engine.layers.stack_function import fused, fused_steps, precision
 from idiolect.simulation.schedule import Stragglers
 from idiolect.simulation.simulation import Simulation
 
@@ -183,9 +184,20 @@ def check_convolutions() -> list[dict[str, Any]]:
                 shape = f"{k}x{b} {c}->{o} {size}^2 {window}x{window}/{stride}+{padding}"
                 bound = KERNEL if route == "fused" else PYTORCH
                 rows.append(compared(map, route, shape, got, true, bound))
-        got = conv.PooledOutputs.apply(x.float(), w.float(), bias.float(), how)[0]
         true = F.max_pool2d(y.flatten(0, 1), 2).unflatten(0, (k, b))
+        single = (x.float(), w.float(), bias.float(), how)
+        got = PooledOutputs.apply(*single, False)[0]
         rows.append(compared("pooled", "fused", shape, got, true, KERNEL))
+        got, where = PooledOutputs.apply(*single, True)
+        rows.append(compared("rectified", "fused", shape, got, true.relu(), KERNEL))
+        g = torch.randn(got.shape, device="cuda", generator=draw, dtype=torch.float64)
+        every = pool.Back.apply(where, g, y.shape[3:], 2)
+        true = conv.Each.to_weights(x, every, w.shape[3:], how)
+        parts = fused().weight_parts(single[0], g.float(), w.shape[3:], how, precision(), where)
+        rows.append(compared("windows", "fused", shape, parts.sum(0), true, KERNEL))
+        lines = (one.movedim(2, -1).flatten(1, -2) for one in (g.float(), where))
+        sums = fused_steps().sums(*(one.contiguous() for one in lines)).sum(0)
+        rows.append(compared("sums", "fused", shape, sums, every.sum((1, 3, 4)), KERNEL))
     return rows
 
 

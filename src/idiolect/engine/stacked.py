@@ -191,7 +191,7 @@ class StackedEngine(Engine):
                 lambda nets, k: self._scores(nets[0], params, there[k]), [len(p) for p in there]
             )
         rows = torch.cat(scores, 1)
-        # Checked lengths are read by the host, which would wait for the GPU: they are right by make.
+        # Checked lengths are read by the host, which would wait for the GPU; these are right.
         how = {"lengths": sizes, "initial": 0, "unsafe": True}
         summed = [torch.segment_reduce(row, "sum", **how) for row in rows]
         return _apart(torch.stack(summed))

@@ -22,6 +22,7 @@ from idiolect.engine.layers import (
 )
 
 HOPPER = GPUTarget("cuda", 90, 32)
+POINTERS = {torch.float32: "*fp32", torch.int8: "*i8", torch.int64: "*i64"}
 
 
 def unguarded(code: str) -> int:
@@ -55,7 +56,7 @@ class Launch:
             if param.is_constexpr:
                 signature[param.name], constants[(at,)] = "constexpr", value
                 continue
-            signature[param.name] = "*fp32" if isinstance(value, Tensor) else "i32"
+            signature[param.name] = POINTERS[value.dtype] if isinstance(value, Tensor) else "i32"
             # What Triton tells the compiler: pointers are aligned, sizes may divide by 16.
             divides = isinstance(value, Tensor) or value % 16 == 0
             if divides and not param.do_not_specialize:
@@ -63,6 +64,8 @@ class Launch:
         source = ASTSource(self.kernel, signature, constants, known)
         code = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
         name = self.kernel.__name__ + (" tf32" if "tf32" in args else "")
+        pooled = {p.name: value for p, value in zip(self.kernel.params, args, strict=True)}
+        name += " pooled" if pooled.get("POOLED") else ""
         self.seen[name] = {
             "wide_loads": len(re.findall(r"ld\.global[^\n]*\.v4|cp\.async\.c[^\n]* 0x10", code)),
             "stores": len(re.findall(r"st\.global", code)),
@@ -76,7 +79,7 @@ def main() -> None:
     seen: dict[str, Any] = {}
     for room, names in (
         (triton_kernels, ("_outputs", "_to_weights")),
-        (triton_steps, ("_step", "_take_away")),
+        (triton_steps, ("_step", "_take_away", "_sums")),
         (triton_loss, ("_loss",)),
         (triton_norm, ("_normalise", "_back")),
         (triton_pool, ("_pool", "_move")),
@@ -90,10 +93,15 @@ def main() -> None:
     for precision in ("tf32x3", "tf32"):
         y = triton_kernels.outputs(x, w, torch.empty(k, 64, device="meta"), how, precision)
         triton_kernels.to_weights(x, y, w.shape[3:], how, precision)
+        bias = torch.empty(k, 64, device="meta")
+        best, where = triton_kernels.pooled_outputs(x, w, bias, how, precision, True)
+        triton_kernels.weight_parts(x, best, w.shape[3:], how, precision, where)
     weights = torch.empty(k, 512, 1600, device="meta")
     g, inputs = (torch.empty(k, b, n, device="meta") for n in (512, 1600))
     triton_steps.product(weights, g, inputs)
     triton_steps.take_away(w, torch.empty(3, *w.shape, device="meta"))
+    rows = (one.movedim(2, -1).flatten(1, -2) for one in (best, where))
+    triton_steps.sums(*rows)
     labels = torch.empty(k, b, device="meta")
     triton_loss.to_outputs(torch.empty(k, b, 10, device="meta"), labels, labels)
     images = triton_kernels.side_by_side(torch.empty(k, b, 32, 15, 15, device="meta"))

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
 from idiolect.engine import layers
-from idiolect.engine.layers import conv, linear, norm, pool
+from idiolect.engine.layers import conv, linear, norm, pool, pooled_conv
 from idiolect.engine.layers.autotune import Autotuner
 from idiolect.engine.layers.stack_function import fused
 
@@ -113,8 +113,9 @@ def test_a_convolution_that_pools_has_every_derivative() -> None:
     ours = deepcopy(plain)
     layers.install(ours, torch.device("cuda"))
     kinds = [type(m) for m in ours]
-    assert kinds[:3] == [conv.PooledConv2d, nn.Identity, nn.ReLU]
-    assert kinds[3:6] == [conv.PooledConv2d, nn.Identity, nn.Tanh]
+    assert kinds[:3] == [pooled_conv.PooledConv2d, nn.Identity, nn.Identity]
+    assert kinds[3:6] == [pooled_conv.PooledConv2d, nn.Identity, nn.Tanh]
+    assert ours[0].rectified and not ours[3].rectified
     assert [n for n, _ in ours.named_parameters()] == [n for n, _ in plain.named_parameters()]
     found = derivatives(ours, torch.float32)
     for a, b in zip(derivatives(plain.double()), found, strict=True):
@@ -262,12 +263,17 @@ def test_kernels_of_a_convolution(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(conv.Fused.to_inputs(g, w, x.shape[3:], how), to_x, **near)
     x.requires_grad_()
     w.requires_grad_()
-    ours, _ = conv.PooledOutputs.apply(x, w, bias, how)
+    bias.requires_grad_()
     true = F.max_pool2d(conv.Each.outputs(x, w, bias, how).flatten(0, 1), 2).unflatten(0, (k, b))
-    torch.testing.assert_close(ours, true, **near)
     g = torch.randn_like(true)
-    for a, e in zip(*(torch.autograd.grad(y, (x, w), g) for y in (ours, true)), strict=True):
-        torch.testing.assert_close(a, e, **near)
+    for rectified in (False, True):
+        ours, where = pooled_conv.PooledOutputs.apply(x, w, bias, how, rectified)
+        pair = (ours, true.relu() if rectified else true)
+        torch.testing.assert_close(*pair, **near)
+        assert torch.equal(where > 3, ours <= 0) if rectified else where.max() < 4
+        grads = (torch.autograd.grad(y, (x, w, bias), g, retain_graph=True) for y in pair)
+        for a, e in zip(*grads, strict=True):
+            torch.testing.assert_close(a, e, **near)
 
 
 @needs_triton
@@ -313,7 +319,7 @@ def test_pooling_passes_on_nan() -> None:
     true = F.max_pool2d(x, 2)
     torch.testing.assert_close(pool.WindowMax.apply(x, 2)[0], true, equal_nan=True)
     one, how = torch.ones(1, 1, 1, 1, 1), ((1, 1), (0, 0), (1, 1))
-    ours, where = conv.PooledOutputs.apply(x[None], one, None, how)
+    ours, where = pooled_conv.PooledOutputs.apply(x[None], one, None, how, False)
     torch.testing.assert_close(ours[0], true, equal_nan=True)
     assert where.flatten().tolist() == [0, 3, 3, 3]
 

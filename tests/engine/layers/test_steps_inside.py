@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idiolect import methods
 from idiolect.engine import layers, stacked
-from idiolect.engine.layers import conv, linear
+from idiolect.engine.layers import conv, linear, pooled_conv, steps_inside
 from idiolect.engine.layers.linear import StackedLinear
 from idiolect.engine.layers.stack_function import fused_steps
 from idiolect.engine.layers.steps_inside import StepsInside
@@ -142,3 +142,51 @@ def test_a_convolution_steps_by_the_parts_of_its_gradient(
     inside.take()
     assert (parts[0] > 1) == (places == 20)
     torch.testing.assert_close(ours, w - true, rtol=1e-4, atol=1e-4)
+
+
+@needs_triton
+@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize(("channels", "wanted"), [(3, False), (18, False), (3, True)])
+def test_a_convolution_that_pools_steps_by_windows(
+    channels: int, wanted: bool, rectified: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradient is spread out over all places only where the inputs want theirs, too."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, channels, 8, 9, requires_grad=wanted)
+    w, bias = torch.randn(2, 5, channels, 3, 3), torch.randn(2, 5)
+    how = ((1, 1), (1, 1), (1, 1))
+    leaves = [v.clone().requires_grad_() for v in (w, bias)]
+    true_out = pooled_conv.PooledOutputs.apply(x, *leaves, how, rectified)[0]
+    g = torch.randn_like(true_out)
+    inputs = [x] if wanted else []
+    true = torch.autograd.grad(true_out, [*leaves, *inputs], g)
+    monkeypatch.setattr(conv, "_route", lambda map, args: "fused")
+    monkeypatch.setattr(steps_inside, "pays", lambda g: True)
+    spread: list[bool] = []
+    back = pooled_conv.Back.apply
+    monkeypatch.setattr(pooled_conv.Back, "apply", lambda *a: spread.append(True) or back(*a))
+    ours = w.clone(), bias.clone()
+    with StepsInside({"w": ours[0], "bias": ours[1]}) as inside:
+        leaves = [v.detach().requires_grad_() for v in ours]
+        out = pooled_conv.PooledOutputs.apply(x, *leaves, how, rectified)[0]
+        found = torch.autograd.grad(out, [*leaves, *inputs], g, allow_unused=True)
+    assert found[:2] == (None, None) and inside.names == {"w", "bias"}
+    assert bool(spread) == wanted
+    inside.take()
+    near = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(ours[0], w - true[0], **near)
+    torch.testing.assert_close(ours[1], bias - true[1], **near)
+    torch.testing.assert_close(found[2:], true[2:], **near)
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", [(2, 5, 3), (1, 300, 70), (3, 2, 129)])
+def test_kernel_of_sums(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    g = torch.randn(shape)
+    cut = torch.randint(0, 5, shape, dtype=torch.int8)
+    steps = fused_steps()
+    torch.testing.assert_close(steps.sums(g).sum(0), g.sum(1), rtol=1e-5, atol=1e-5)
+    true = torch.where(cut < 4, g, 0).sum(1)
+    torch.testing.assert_close(steps.sums(g, cut).sum(0), true, rtol=1e-5, atol=1e-5)
+    assert (len(steps.sums(g)) > 1) == (shape[1] == 300)

@@ -27,15 +27,19 @@ def test_kernels_compile_and_move_four_values_at_a_time(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    products = {"_outputs", "_outputs tf32", "_to_weights", "_to_weights tf32"}
-    steps = {"_step", "_take_away"}
+    plain = {"_outputs", "_outputs tf32", "_to_weights", "_to_weights tf32"}
+    products = plain | {f"{name} pooled" for name in plain}
+    steps = {"_step", "_take_away", "_sums"}
     assert set(found) == {*products, *steps, "_loss", "_normalise", "_back", "_pool", "_move"}
     for kernel in products:
         assert found[kernel]["matrix_products"], kernel
         assert not found[kernel]["unguarded"], kernel
         assert found[kernel]["wide_loads"], (kernel, found)
         if kernel.startswith("_outputs"):
-            assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)
+            of_bytes = kernel.endswith("pooled")  # eight places of windows at a time
+            stores = found[kernel]["stores"] - of_bytes
+            assert stores == found[kernel]["wide_stores"] > 0, (kernel, found)
     for kernel in steps:
         assert found[kernel]["wide_loads"] and not found[kernel]["unguarded"], (kernel, found)
-        assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)
+        if kernel != "_sums":  # one value for each column
+            assert found[kernel]["stores"] == found[kernel]["wide_stores"] > 0, (kernel, found)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from idiolect.engine.layers.conv import Conv1d, Conv2d, PooledConv2d
+from idiolect.engine.layers.conv import Conv1d, Conv2d
 from idiolect.engine.layers.dropout import KeyedDropout
 from idiolect.engine.layers.linear import StackedLinear, onednn_is_faster
 from idiolect.engine.layers.norm import (
@@ -15,6 +15,7 @@ from idiolect.engine.layers.norm import (
     with_filling,
 )
 from idiolect.engine.layers.pool import MaxPool2d
+from idiolect.engine.layers.pooled_conv import PooledConv2d
 from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
 from idiolect.engine.layers.stacked_low_rank import STACKED as LOW_RANK
@@ -67,8 +68,11 @@ def _pool_first(layers: nn.Sequential) -> None:
 
 
 def _pool_inside(layers: nn.Sequential) -> None:
-    """Let a convolution pool what it computes, where max-pooling follows; its place is empty."""
+    """Let a convolution pool what it computes, where max-pooling follows, and rectify it, where a
+    ReLU follows that; their places are empty."""
     for at in range(len(layers) - 1):
         conv, pool = layers[at], layers[at + 1]
         if type(conv) is Conv2d and type(pool) is MaxPool2d and pool.side == 2:
             conv.__class__, layers[at + 1] = PooledConv2d, nn.Identity()
+            if len(layers) > at + 2 and type(layers[at + 2]) is nn.ReLU:
+                vars(conv)["rectified"], layers[at + 2] = True, nn.Identity()

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from idiolect.engine.layers import steps_inside
 from idiolect.engine.layers.autotune import AUTOTUNER, about
-from idiolect.engine.layers.pool import Back, WindowMax
 from idiolect.engine.layers.stack_function import (
     Stacked,
     fused,
@@ -52,22 +51,8 @@ class Conv2d(nn.Conv2d):
             return super().forward(x)
         how = (self.stride, self.padding, self.dilation)
         bias = None if self.bias is None else self.bias[None]
-        stack = x[None] if self.planes else _laid(x[None])
+        stack = x[None] if self.planes else laid(x[None])
         out: Tensor = Outputs.apply(stack, self.weight[None], bias, how).squeeze(0)
-        return out.contiguous() if self.planes else out
-
-
-class PooledConv2d(Conv2d):
-    """A convolution with the max-pooling over windows of 2 by 2 behind it, on a GPU."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim == 3 or x.dtype != torch.float32 or same_for_all(self.weight, x):
-            apart: Tensor = WindowMax.apply(super().forward(x), 2)[0]
-            return apart.contiguous() if self.planes else apart
-        how = (self.stride, self.padding, self.dilation)
-        bias = None if self.bias is None else self.bias[None]
-        args = (_laid(x[None]), self.weight[None], bias, how)
-        out: Tensor = PooledOutputs.apply(*args)[0].squeeze(0)
         return out.contiguous() if self.planes else out
 
 
@@ -96,7 +81,7 @@ class Outputs(Stacked):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
-        return _fastest("outputs", x, w, bias, how)
+        return fastest("outputs", x, w, bias, how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -107,49 +92,26 @@ class Outputs(Stacked):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, w, bias = ctx.saved_tensors
-        return (*_back(ctx, x, w, bias, g if x.is_contiguous() else _laid(g), g), None)
+        to_x, to_w, to_bias, _ = ctx.needs_input_grad
+        g = g if x.is_contiguous() else laid(g)
+        found = to_images(g, w, x, ctx.how) if to_x else None  # this is waited for
+        to_w = to_w and not steps(ctx.inside[0], w, x, g, ctx.how)
+        to_bias = to_bias and not steps_inside.takes_sum(ctx.inside[1], bias, g)
+        return (
+            found,
+            ToWeights.apply(x, g, w.shape[3:], ctx.how) if to_w else None,
+            g.sum((1, 3, 4)) if to_bias else None,
+            None,
+        )
 
 
-class PooledOutputs(Stacked):
-    """The largest of every 2 by 2 outputs, `[K, B, O, oh / 2, ow / 2]`, and which it was: one
-    kernel, which never writes the other three."""
-
-    @staticmethod
-    def forward(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> tuple[Tensor, Tensor]:
-        y, where = fused().pooled_outputs(x, w, bias, how, precision())
-        return y, where
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, w, bias, ctx.how = inputs
-        ctx.inside = steps_inside.of(w, bias)
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, w, bias, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, bias, where = ctx.saved_tensors
-        every = Back.apply(where, g, _size(x, w, ctx.how), 2)
-        return (*_back(ctx, x, w, bias, every, g), None)
+def to_images(g: Tensor, w: Tensor, x: Tensor, how: Geometry) -> Tensor:
+    """Gradient of the inputs x; plane by plane in memory where x is, as other layers expect."""
+    found: Tensor = ToInputs.apply(g, w, x.shape[3:], how)
+    return found.contiguous() if x.is_contiguous() else found
 
 
-def _back(
-    ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, g: Tensor, summed: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Gradients of inputs, weights and bias, whose is the sum of `summed`. That of the inputs is
-    waited for, so it comes first."""
-    to_x, to_w, to_bias = ctx.needs_input_grad[:3]
-    found = _lying_as(x, ToInputs.apply(g, w, x.shape[3:], ctx.how)) if to_x else None
-    to_w = to_w and not _steps(ctx.inside[0], w, x, g, ctx.how)
-    to_bias = to_bias and not steps_inside.takes_sum(ctx.inside[1], bias, summed, (1, 3, 4))
-    return (
-        found,
-        ToWeights.apply(x, g, w.shape[3:], ctx.how) if to_w else None,
-        summed.sum((1, 3, 4)) if to_bias else None,
-    )
-
-
-def _steps(inside: Any, w: Tensor, x: Tensor, g: Tensor, how: Geometry) -> bool:
+def steps(inside: Any, w: Tensor, x: Tensor, g: Tensor, how: Geometry) -> bool:
     """Whether the gradient of the weights was handed over as a step: if our kernel is the fastest
     to make it, in parts that are subtracted without being added up before."""
     size, by = w.shape[3:], precision()
@@ -160,7 +122,7 @@ def _steps(inside: Any, w: Tensor, x: Tensor, g: Tensor, how: Geometry) -> bool:
     return True
 
 
-def _laid(x: Tensor) -> Tensor:
+def laid(x: Tensor) -> Tensor:
     """A stack of images as our kernels read it best, laid out once for all maps that need it."""
     ours = x.is_cuda and x.dtype == torch.float32 and fused() is not None
     if not ours or x.shape[2] < fused().MIN_CHANNELS_SIDE_BY_SIDE:
@@ -169,12 +131,7 @@ def _laid(x: Tensor) -> Tensor:
     return out
 
 
-def _lying_as(x: Tensor, g: Tensor) -> Tensor:
-    """The gradient of x; plane by plane in memory where x is, as other layers then expect."""
-    return g.contiguous() if x.is_contiguous() else g
-
-
-def _size(x: Tensor, w: Tensor, how: Geometry) -> torch.Size:
+def output_size(x: Tensor, w: Tensor, how: Geometry) -> torch.Size:
     """Height and width of the outputs."""
     given = zip(x.shape[3:], w.shape[3:], *how, strict=True)
     return torch.Size([(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in given])
@@ -185,7 +142,7 @@ class ToInputs(Stacked):
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, size: torch.Size, how: Geometry) -> Tensor:
-        return _fastest("to_inputs", g, w, size, how)
+        return fastest("to_inputs", g, w, size, how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -209,7 +166,7 @@ class ToWeights(Stacked):
 
     @staticmethod
     def forward(x: Tensor, g: Tensor, size: torch.Size, how: Geometry) -> Tensor:
-        return _fastest("to_weights", x, g, size, how)
+        return fastest("to_weights", x, g, size, how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -306,7 +263,7 @@ MIN_VALUES_CLIENT_BY_CLIENT = 1 << 16  # of one client, from which a CPU is fast
 ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused}
 
 
-def _fastest(map: str, *args: Any) -> Tensor:
+def fastest(map: str, *args: Any) -> Tensor:
     """The map by its fastest route."""
     out: Tensor = getattr(ROUTES[_route(map, args)], map)(*args)
     return out

@@ -161,7 +161,7 @@ class Product(Stacked):
         if to_w and not _for_onednn(x, w) and steps_inside.wanted(ctx.inside[0]):
             ctx.inside[0].add(w, partial(step, w.detach(), g, x))
             to_w = False
-        to_bias = to_bias and not steps_inside.takes_sum(ctx.inside[1], bias, g, 1)
+        to_bias = to_bias and not steps_inside.takes_sum(ctx.inside[1], bias, g)
         return (
             found,
             _product(g.transpose(1, 2), x) if to_w else None,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idiolect.core.tree import Tree
 from idiolect.engine.layers.lanes import Lanes
-from idiolect.engine.layers.stack_function import in_transform
+from idiolect.engine.layers.stack_function import fused, fused_steps, in_transform
 
 
 class StepsInside:
@@ -80,10 +80,21 @@ def wanted(inside: StepsInside | None) -> bool:
     return inside is not None and not torch.is_grad_enabled()
 
 
-def takes_sum(inside: StepsInside | None, bias: Tensor | None, g: Tensor, axes: Any) -> bool:
-    """Whether the sum of g over these axes, the gradient of a bias, was handed over."""
+def takes_sum(
+    inside: StepsInside | None, bias: Tensor | None, g: Tensor, cut: Tensor | None = None
+) -> bool:
+    """Whether the gradient of a bias, the sum of `g [K, B, O, ...]` over all but clients and
+    channels, was handed over. What `cut` has above 3 does not count."""
     if bias is None or inside is None or not (pays(g) and wanted(inside)):
         return False
+    channels_last = g.movedim(2, -1)
+    if g.dtype == torch.float32 and channels_last.is_contiguous() and fused() is not None:
+        rows = [one.movedim(2, -1).flatten(1, -2) for one in (g, cut) if one is not None]
+        step = partial(fused_steps().take_away, bias.detach())
+        inside.add_found(bias, step, fused_steps().sums, *rows)
+        return True
+    g = g if cut is None else g.masked_fill(cut > 3, 0)
+    axes = [axis for axis in range(1, g.ndim) if axis != 2]
     inside.add_found(bias, bias.detach().sub_, partial(torch.sum, dim=axes), g)
     return True
 

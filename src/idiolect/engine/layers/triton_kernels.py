@@ -45,8 +45,9 @@ def _place(at, OW: tl.constexpr, POOLED: tl.constexpr):
 
 
 @triton.jit
-def _first_largest(acc, BM: tl.constexpr, BN: tl.constexpr):
-    """Of every four rows: the largest values, and which row has them first."""
+def _first_largest(acc, BM: tl.constexpr, BN: tl.constexpr, RELU: tl.constexpr):
+    """Of every four rows: the largest values, and which row has them first; with `RELU`, 4 and
+    zero where the largest is not above zero."""
     four = tl.permute(tl.reshape(acc, (BM // 4, 2, 2, BN)), (0, 3, 2, 1))
     upper, lower = tl.split(four)
     best, second = tl.split(upper)
@@ -58,6 +59,9 @@ def _first_largest(acc, BM: tl.constexpr, BN: tl.constexpr):
     best = tl.where((third > best) | (third != third), third, best)
     place = tl.where((fourth > best) | (fourth != fourth), 3, place)
     best = tl.where((fourth > best) | (fourth != fourth), fourth, best)
+    if RELU:
+        place = tl.where(best <= 0, 4, place)
+        best = tl.where(best <= 0, 0.0, best)
     return best, place.to(tl.int8)
 
 
@@ -69,7 +73,7 @@ def _outputs(
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     UH: tl.constexpr, UW: tl.constexpr, TURNED: tl.constexpr, LAST: tl.constexpr,
-    BIAS: tl.constexpr, POOLED: tl.constexpr,
+    BIAS: tl.constexpr, POOLED: tl.constexpr, RELU: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A row is a place of an output; `POOLED`: the largest of four is kept, and which it was.
@@ -111,7 +115,7 @@ def _outputs(
     if BIAS:
         acc += tl.load(bias + k * O + o, o < O, 0.0)[None, :]
     if POOLED:
-        best, place = _first_largest(acc, BM, BN)
+        best, place = _first_largest(acc, BM, BN, RELU)
         window = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
         to = (k * (M // 4) + window)[:, None] * O + o[None, :]
         kept = (window < M // 4)[:, None] & (o < O)[None, :]
@@ -124,15 +128,18 @@ def _outputs(
 
 @triton.jit(do_not_specialize=["PARTS"])
 def _to_weights(
-    x, g, w, M, PARTS,
+    x, g, where, w, M, PARTS,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
-    LAST: tl.constexpr, G_LAST: tl.constexpr,
+    LAST: tl.constexpr, G_LAST: tl.constexpr, POOLED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """`POOLED`: g has a value for every window of four places; `where` is the one it belongs to."""
     R: tl.constexpr = C * KH * KW
+    PLACES: tl.constexpr = OH // 2 * (OW // 2) * 4 if POOLED else OH * OW
+    EACH: tl.constexpr = 4 if POOLED else 1  # places of a value
     k = (tl.program_id(2) // PARTS).to(tl.int64)
     part = tl.program_id(2) % PARTS
     r = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -142,14 +149,16 @@ def _to_weights(
     else:
         c, ij = r // (KH * KW), r % (KH * KW)
     i, j = ij // KW * DH, ij % KW * DW
-    x += k * (M // (OH * OW)) * (C * H * W)
-    g += k * M * O
+    x += k * (M // PLACES) * (C * H * W)
+    g += k * (M // EACH) * O
+    where += k * (M // EACH) * O
     blocks = tl.cdiv(tl.cdiv(M, BK), PARTS)
     acc = tl.zeros((BM, BN), tl.float32)
     for step in range(blocks):
         m = (part * blocks + step) * BK + tl.arange(0, BK)
-        n, at = m // (OH * OW), m % (OH * OW)
-        top, left = at // OW * SH - PH, at % OW * SW - PW
+        n, at = m // PLACES, m % PLACES
+        oh, ow = _place(at, OW, POOLED)
+        top, left = oh * SH - PH, ow * SW - PW
         real = (r < R)[:, None] & (m < M)[None, :]
         if PH > 0 or PW > 0:
             ih, iw = i[:, None] + top[None, :], j[:, None] + left[None, :]
@@ -158,10 +167,13 @@ def _to_weights(
         column = n * (C * H * W) + (top * W + left) * (C if LAST else 1)
         a = tl.load(x + row[:, None] + column[None, :], real, 0.0)
         if G_LAST:
-            at_g = m[:, None] * O + o[None, :]
+            at_g = (m // EACH)[:, None] * O + o[None, :]
         else:
             at_g = (n * (O * OH * OW) + at)[:, None] + (o * (OH * OW))[None, :]
-        b = tl.load(g + at_g, (m < M)[:, None] & (o < O)[None, :], 0.0)
+        there = (m < M)[:, None] & (o < O)[None, :]
+        b = tl.load(g + at_g, there, 0.0)
+        if POOLED:
+            b = tl.where(tl.load(where + at_g, there, 4) == (m % 4)[:, None], b, 0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     w += (part * (tl.num_programs(2) // PARTS) + k) * O * R
     to = (c * (KH * KW) + ij)[:, None] + (o * R)[None, :]
@@ -170,6 +182,7 @@ def _to_weights(
 
 Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # stride, padding, dilation
 POINTWISE = ((1, 1), (0, 0), (1, 1))
+PLAIN = (False, False)  # neither pooled nor rectified
 
 
 def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision: str) -> Tensor:
@@ -177,18 +190,19 @@ def outputs(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision:
     x, last = _lying(x)
     w = w.permute(0, 1, 3, 4, 2) if last else w
     shape = _shape(x.shape, w.shape[1], _kernel(w, last), how)
-    return _launch(x, w.contiguous(), bias, shape, (1, 1, False, last), False, precision)[0]
+    return _launch(x, w.contiguous(), bias, shape, (1, 1, False, last), PLAIN, precision)[0]
 
 
 def pooled_outputs(
-    x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision: str
+    x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, precision: str, rectified: bool
 ) -> tuple[Tensor, Tensor]:
     """The largest outputs of every window of 2 by 2, `[K, B, O, oh / 2, ow / 2]`, and which of the
-    four it was."""
+    four it was; `rectified`: zero and 4 where it is not above zero."""
     x, last = _lying(x)
     w = w.permute(0, 1, 3, 4, 2) if last else w
     shape = _shape(x.shape, w.shape[1], _kernel(w, last), how)
-    return _launch(x, w.contiguous(), bias, shape, (1, 1, False, last), True, precision)
+    after = (True, rectified)
+    return _launch(x, w.contiguous(), bias, shape, (1, 1, False, last), after, precision)
 
 
 def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
@@ -199,13 +213,14 @@ def to_inputs(g: Tensor, w: Tensor, size: torch.Size, how: Geometry, precision: 
     padding = dh * (kh - 1) - ph, dw * (kw - 1) - pw
     shape = (*g.shape[2:], w.shape[2], *size, kh, kw, 1, 1, *padding, dh, dw)
     turned = w.permute(0, 2, 3, 4, 1).contiguous()
-    return _launch(side_by_side(g), turned, None, shape, (*up, True, True), False, precision)[0]
+    return _launch(side_by_side(g), turned, None, shape, (*up, True, True), PLAIN, precision)[0]
 
 
 def _launch(
     x: Tensor, w: Tensor, bias: Tensor | None, shape: tuple[int, ...],
-    how: tuple[int, int, bool, bool], pooled: bool, precision: str,
+    how: tuple[int, int, bool, bool], after: tuple[bool, bool], precision: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    pooled = after[0]
     (clients, batch), (o, oh, ow) = x.shape[:2], shape[3:6]
     oh, ow = (oh // 2, ow // 2) if pooled else (oh, ow)
     y = x.new_empty(clients, batch, oh, ow, o)
@@ -214,7 +229,7 @@ def _launch(
     t = _tile(o, shape[0] * shape[6] * shape[7], clients * rows, precision)
     grid = (triton.cdiv(rows, t.rows), triton.cdiv(o, t.columns), clients)
     _outputs[grid](
-        x, w, x if bias is None else bias, y, where, rows, *shape, *how, bias is not None, pooled,
+        x, w, x if bias is None else bias, y, where, rows, *shape, *how, bias is not None, *after,
         t.rows, t.columns, t.depth, precision, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return as_planes(y), as_planes(where) if pooled else where
@@ -232,10 +247,15 @@ def to_weights(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision:
     return _total(weight_parts(x, g, size, how, precision))
 
 
-def weight_parts(x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str) -> Tensor:
-    """The same in parts that are to be added up, `[parts, K, O, C, *size]`."""
+def weight_parts(
+    x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str,
+    where: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The same in parts that are to be added up, `[parts, K, O, C, *size]`. With `where`, g has a
+    value for every window of 2 by 2 outputs, which belongs to that one of the four."""
     x, last = _lying(x)
-    return _sums(x, side_by_side(g), size, how, precision, last, True)
+    where = None if where is None else side_by_side(where)
+    return _sums(x, side_by_side(g), size, how, precision, last, True, where)
 
 
 def _total(parts: Tensor) -> Tensor:
@@ -243,19 +263,22 @@ def _total(parts: Tensor) -> Tensor:
 
 
 def _sums(
-    x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str, last: bool, g_last: bool
-) -> Tensor:
+    x: Tensor, g: Tensor, size: torch.Size, how: Geometry, precision: str, last: bool, g_last: bool,
+    where: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """A long sum is cut into parts that are added up afterwards, so that few clients keep the GPU
     busy too."""
     shape = torch.Size((len(g), g.shape[2], x.shape[2], *size))
-    depth, rows = g[0, :, 0].numel(), shape[2:].numel()
+    pooled = where is not None
+    depth, rows = g[0, :, 0].numel() * (4 if pooled else 1), shape[2:].numel()
     t = _weights_tile(rows, shape[1], len(x), last, precision)
     blocks = triton.cdiv(rows, t.rows), triton.cdiv(shape[1], t.columns)
     free = t.blocks // (len(x) * blocks[0] * blocks[1])
     parts = max(1, min(free, MAX_PARTS_OF_SUM, triton.cdiv(depth, t.depth) // 4))
     w = x.new_empty(parts, *shape)
     _to_weights[(*blocks, len(x) * parts)](
-        x, g, w, depth, parts, *_shape(x.shape, shape[1], size, how), last, g_last,
+        x, g, where if pooled else g, w, depth, parts,
+        *_shape(x.shape, shape[1], size, how), last, g_last, pooled,
         t.rows, t.columns, t.depth, precision, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return w

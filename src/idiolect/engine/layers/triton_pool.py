@@ -39,7 +39,8 @@ def _move(
     BACK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Per window: `BACK` writes the small one's value into the large one at its place, zero
-    elsewhere; else the large one's value at its place into the small one."""
+    elsewhere; else the large one's value at its place into the small one, zero where the place is
+    none of the window's."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     WIDE: tl.constexpr = W // S * C
     HIGH: tl.constexpr = H // S
@@ -52,7 +53,8 @@ def _move(
             to = large + corner + (q // S * W + q % S) * C
             tl.store(to, tl.where(place == q, value, 0.0), at < N)
     else:
-        found = tl.load(large + corner + (place // S * W + place % S) * C, at < N, 0.0)
+        there = (at < N) & (place < S * S)
+        found = tl.load(large + corner + (place // S * W + place % S) * C, there, 0.0)
         tl.store(small + at, found, at < N)
 
 
