@@ -28,9 +28,10 @@ from idiolect.deploy.messages import Payload
 from idiolect.engine import select
 from idiolect.errors import UserError
 from idiolect.simulation import server_state
+from idiolect.simulation.evaluation import RoundsTested
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.protocols import protocol as protocol_named
-from idiolect.simulation.schedule import Participation, RoundsTested
+from idiolect.simulation.schedule import Participation
 from idiolect.simulation.scores import PARTS, Columns, Scores, client_columns
 from idiolect.simulation.simulate import check_method
 from idiolect.simulation.starting_weights import check_complete, load_init

@@ -1,6 +1,7 @@
 """Testing: which models of a round are tested, and on whose samples."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from idiolect.core import record, tree
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.engine.samples import Part
+from idiolect.errors import UserError
 from idiolect.simulation.measures import Measures
 from idiolect.simulation.requests import Asking, FisherTrace, Score
 from idiolect.simulation.scores import PARTS, Scores
@@ -15,6 +17,30 @@ from idiolect.simulation.scores import PARTS, Scores
 TESTED_TOGETHER = 256  # clients whose models are on the device at once while testing
 
 Models = tuple[list[int], Tree]  # of these clients
+
+
+@dataclass(frozen=True)
+class RoundsTested:
+    """In which rounds (from 1) models are tested: every few, and always those at the end that the
+    protocol's number is taken from."""
+
+    rounds: int
+    every: int = 1
+    at_end: int = 1
+
+    def __post_init__(self) -> None:
+        for name, count in (("rounds", self.rounds), ("eval_every", self.every)):
+            if count < 1:
+                raise UserError(f"{name} must be at least 1, not {count}")
+
+    def __contains__(self, round: object) -> bool:
+        assert isinstance(round, int)
+        return round % self.every == 0 or round > self.rounds - self.at_end
+
+    def after(self, round: int) -> int:
+        """The first tested round after this one."""
+        regular = round - round % self.every + self.every
+        return min(regular, max(round, self.rounds - self.at_end) + 1)
 
 
 class Evaluation:

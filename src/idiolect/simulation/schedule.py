@@ -344,22 +344,3 @@ def has_stragglers(turns: list[Turn]) -> bool:
     """Whether somebody's work arrives late or never."""
     late = (s < t for t, turn in enumerate(turns) for s in turn.arrive.values())
     return any(turn.lost for turn in turns) or any(late)
-
-
-@dataclass(frozen=True)
-class RoundsTested:
-    """Of which rounds (from 1) the models are tested: every few, and always those at the end that
-    the protocol's number is taken from."""
-
-    rounds: int
-    every: int = 1
-    at_end: int = 1
-
-    def __contains__(self, round: object) -> bool:
-        assert isinstance(round, int)
-        return round % self.every == 0 or round > self.rounds - self.at_end
-
-    def after(self, round: int) -> int:
-        """The first tested round after this one."""
-        regular = round - round % self.every + self.every
-        return min(regular, max(round, self.rounds - self.at_end) + 1)

@@ -21,13 +21,13 @@ from idiolect.engine.ranks import by_itself
 from idiolect.errors import UserError
 from idiolect.simulation import schedule as schedules
 from idiolect.simulation import server_state
-from idiolect.simulation.evaluation import Evaluation, Models
+from idiolect.simulation.evaluation import Evaluation, Models, RoundsTested
 from idiolect.simulation.kept_optimizers import KeptOptimizers
 from idiolect.simulation.measures import Measures
 from idiolect.simulation.measuring import Measuring
 from idiolect.simulation.outcome import Open, Round, Span
 from idiolect.simulation.requests import Adapt, Asking, Fit, Fitted, Rejoin, alone, first_state
-from idiolect.simulation.schedule import Clock, Participation, RoundsTested, Stragglers, Turn
+from idiolect.simulation.schedule import Clock, Participation, Stragglers, Turn
 from idiolect.simulation.scores import Columns, client_columns
 
 
@@ -57,12 +57,9 @@ class Simulation:
         keep: Keep = "auto",
         learn: select.Learn = (None, None),
     ):
-        for name, count in (("rounds", rounds), ("eval_every", eval_every)):
-            if count < 1:
-                raise UserError(f"{name} must be at least 1, not {count}")
+        self.tested = RoundsTested(rounds, eval_every, tested_at_end)
         method = method.over(rounds)
         self.method, self.federation, self.rounds, self.seed = method, federation, rounds, seed
-        self.tested = RoundsTested(rounds, eval_every, tested_at_end)
         self.device = select.pick_device(device)
         self.dtype = select.compute_dtype(dtype)
         select.allow_tf32(dtype, self.device)
