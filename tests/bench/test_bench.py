@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from idiolect import bench
-from idiolect.bench import headline
+from idiolect.bench import headline, start
 from idiolect.bench.job import Job, measure, pooled, random_federation, random_pool
 from idiolect.bench.round_time import cpu_jobs, uneven
 from idiolect.cli.app import app
@@ -187,3 +187,26 @@ def test_commit_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.commit() == "abc123"
     monkeypatch.delenv("IDIOLECT_COMMIT")
     assert environment.commit() == "def"
+
+
+def test_a_start_without_its_data_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its programs have caches of their own, and look for data where this process does."""
+    monkeypatch.delenv("IDIOLECT_DATA", raising=False)
+    monkeypatch.setenv("IDIOLECT_CACHE", str(tmp_path))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    taken = iter([3.0, 1.0, 9.0, 2.0, 2.0, 2.0])
+    monkeypatch.setattr(start, "_ended", lambda command, home: next(taken, 1.0))
+    monkeypatch.setattr(start, "_rounds", lambda command, home: {"seconds": next(taken, 7.0)})
+    rows = list(start.start("cpu", quick=False))
+    assert rows[0] == {"what": "import torch", "first_s": 3.0, "seconds": 2.0}
+    assert rows[2] == {"what": "run, digits", "first_s": 7.0, "seconds": 7.0}
+    assert rows[3] == {"what": "run, cifar10: not found"}
+    there = start._environment(tmp_path / "own")
+    assert there["IDIOLECT_DATA"] == str(tmp_path / "data")
+    assert there["IDIOLECT_CACHE"] == str(tmp_path / "own" / "idiolect")
+    assert "PYTHONDONTWRITEBYTECODE" not in there
+
+
+def test_a_program_that_does_not_start_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such method"):
+        start._ended([sys.executable, "-c", "raise SystemExit('no such method')"], tmp_path)

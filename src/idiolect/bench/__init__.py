@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect.bench import adapter_tax, headline, job, nets, scale, seeds, table, tax
+from idiolect.bench import adapter_tax, headline, job, nets, scale, seeds, start, table, tax
 from idiolect.bench import round_time as rounds
 from idiolect.bench.against_peers import AgainstPeers
 from idiolect.bench.job import Job, Row
@@ -79,6 +79,11 @@ BENCHMARKS = {
         "models on disk",
         scale.scale,
         options=("clients", "rounds"),
+    ),
+    "start": Benchmark(
+        "seconds from a fresh process to its first round: FedAvg, 20 clients, digits and CIFAR-10",
+        start.start,
+        options=("dtype",),
     ),
     "server": Benchmark("server algebra against clients and parameters", scale.server),
 }
