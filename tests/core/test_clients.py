@@ -192,14 +192,46 @@ def test_auto_on_a_cpu_goes_to_disk(monkeypatch: Any) -> None:
     assert table._place == "disk" and table[[399, 0]]["m"]["n"].tolist() == [399, 0]
 
 
-def test_a_full_disk_is_one_clear_line(monkeypatch: Any) -> None:
-    def full(*_: int) -> None:
+@pytest.mark.parametrize("call", ["posix_fallocate", "pwritev"])
+def test_a_full_disk_is_one_clear_line(call: str, monkeypatch: Any) -> None:
+    def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(storage.os, "posix_fallocate", full)
+    monkeypatch.setattr(storage.os, call, full)
     table = settled({}, "disk")
     with pytest.raises(UserError, match=r"No space left on device; set TMPDIR.*--keep host"):
         table[[0]] = {"w": torch.zeros(1, 8)}
+
+
+def test_calls_that_move_a_part_of_a_row_are_repeated(monkeypatch: Any) -> None:
+    """At most so many leaves and bytes a call."""
+    asked: list[int] = []
+
+    def few(call: Any) -> Any:
+        def moved(file: int, parts: list[memoryview], at: int) -> int:
+            asked.append(len(parts))
+            return int(call(file, [parts[0][:5]], at))
+
+        return moved
+
+    monkeypatch.setattr(storage, "MOST_PARTS", 2)
+    for name in ("preadv", "pwritev"):
+        monkeypatch.setattr(storage.os, name, few(getattr(storage.os, name)))
+    table = settled({}, "disk")
+    given = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, 0), "c": torch.tensor([8, 9])}
+    table[[4, 1]] = given | {"d": torch.tensor([True, False])}
+    read = table[[1, 4]]
+    assert read["a"].tolist() == [[3, 4, 5], [0, 1, 2]] and read["b"].shape == (2, 0)
+    assert read["c"].tolist() == [9, 8] and read["d"].tolist() == [False, True]
+    assert max(asked) == 2
+
+
+def test_a_file_that_lost_its_end_is_one_clear_line(monkeypatch: Any) -> None:
+    table = settled({}, "disk")
+    table[[0]] = {"w": torch.ones(1, 8)}
+    table._stores[0]._rows.file.truncate(3)  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="the file is shorter than it was"):
+        table[[0]]
 
 
 def test_no_temporary_directory_is_one_clear_line(tmp_path: Path, monkeypatch: Any) -> None:
@@ -212,7 +244,7 @@ def test_files_are_gone_with_the_table(tmp_path: Path, monkeypatch: Any) -> None
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     table = settled({}, "disk")
     table[[0]] = {"w": torch.ones(1, 8)}
-    files = [s._files["w"]._file for s in table._stores]
+    files = [s._rows.file for s in table._stores]  # type: ignore[union-attr]
     assert not list(tmp_path.iterdir())  # not even a name while it is used
     del table
     assert files[0].closed

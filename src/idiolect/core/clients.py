@@ -1,9 +1,8 @@
 """One record per client id: what a server remembers of each client, or the clients' private state
 while they are away.
 
-The rows of a table lie in one tensor `[slots, ...]` per leaf, with a slot for every client that was
-ever written. They live on the device that computes, in host memory, or in memory-mapped files; they
-are handed out on the device in every case, so a method does not know which.
+Every client that was ever written has a row. Rows lie on the device that computes, in host memory
+or in a file; they are handed out on the device in every case, so a method does not know which.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import torch
 from torch import Tensor
 
 from idiolect.core import devices, tree
-from idiolect.core.storage import CPU, Keep, Layout, RowStore, is_blank, leaf_names
+from idiolect.core.storage import CPU, PIECE, Keep, Layout, RowStore, is_blank, leaf_names
 from idiolect.core.tree import Record, Tree
 
 SMALL = 64 << 20  # bytes that need no look at the free memory
 SHARE = 0.25  # of the free memory that a table may take before it moves out
-PIECE = 256  # rows handled at once where all clients are
 
 
 class Table:
