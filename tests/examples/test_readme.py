@@ -1,12 +1,14 @@
-"""The table of README is the one that `idiolect demo` prints."""
+"""What README shows: the table that `idiolect demo` prints, and numbers of the papers' pages."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calls import call
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Another kind of CPU rounds differently, and a client with 13 test samples moves by 8 points.
 CLOSE = {"accuracy %": 1.0, "gain over local": 1.5, "p10 %": 4.0, "worst %": 10.0, "harmed %": 10.0}
 
@@ -44,3 +46,26 @@ def test_the_demo_prints_the_first_table(tmp_path: Path) -> None:
 
 def first_table() -> list[dict[str, str]]:
     return rows("|" + README.partition("\n|")[2].partition("\n\n")[0])
+
+
+def test_numbers_of_the_papers_are_those_of_their_pages() -> None:
+    pages = [file.read_text(encoding="utf-8") for file in (ROOT / "docs/papers").glob("*.md")]
+    cells = {
+        (ours, theirs and float(theirs))
+        for page in pages
+        for ours, theirs in re.findall(r"(\d+\.\d ± \d+\.\d)\*{0,2}<br>(?:([\d.]+)|–)", page)
+    }
+    shown = re.findall(r"(\d+\.\d ± \d+\.\d)\*{0,2}(?: \(([\d.]+)\))?", README)
+    assert len(shown) >= 40
+    assert not [(a, b) for a, b in shown if (a, b and float(b)) not in cells]
+
+
+def test_recipes_and_claims_are_counted() -> None:
+    from idiolect.papers import recipe as recipes
+
+    every = [recipes.read(name) for name in recipes.names()]
+    claims = sum(len(one.claims) for one in every)
+    said = f"all {len(every)} tables and figures of the four papers are there, with {claims} claims"
+    assert said in " ".join(README.split())
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"({len(every)} recipes, {claims} claims)" in changes
