@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods
+from idiolect.core import tree
 from idiolect.errors import UserError
 from idiolect.methods.fedproto import NEVER
 from idiolect.methods.shared.prototypes import class_average
@@ -78,6 +79,26 @@ def test_prediction_is_the_nearest_prototype_and_not_the_classifier() -> None:
         plain = model_with(ran.sim.personal_model(i))  # the export is a plain module
         assert torch.equal(plain(client.x).argmax(1), nearest)
         otherwise += int((model_with(own)(client.x).argmax(1) != nearest).sum())
+    assert otherwise > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_after_local_work_the_prototypes_received_this_round_predict(engine: str) -> None:
+    """Not the client's own, which know its own classes alone; its own head while there are none."""
+    ran = Watched({"name": "fedproto", **FULL}, TINY, NET, 3, engine=engine)
+    for i in range(len(CLIENTS)):
+        assert_same(tree.client(ran.fits[0].trained, i), ran.mine[1][i]["model"], what="own head")
+    otherwise = 0
+    for t in (1, 2):
+        received = ran.server[t - 1]["prototypes"]["head.weight"]
+        for i, client in enumerate(CLIENTS):
+            own = ran.mine[t + 1][i]["model"]
+            nearest = torch.cdist(features(own, client), received).argmin(1)
+            trained = model_with(tree.client(ran.fits[t].trained, i))
+            assert torch.equal(trained(client.x).argmax(1), nearest), f"client {i} round {t}"
+            known = {c: m for c, m in enumerate(means(own, client)) if m is not None}
+            alone = torch.cdist(features(own, client), torch.stack(list(known.values()))).argmin(1)
+            otherwise += int((torch.tensor(list(known))[alone] != nearest).sum())
     assert otherwise > 0
 
 

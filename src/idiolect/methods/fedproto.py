@@ -8,11 +8,13 @@ its class (Algorithm 1), and predicts the class of the nearest global prototype.
 linear head with weights 2 c_k and biases -|c_k|^2. That head replaces the client's own in the tree
 it predicts with, and the personal model exports as a plain module. A class nobody has sent a
 prototype of gets the bias `NEVER`; before the first prototypes arrive the client's own head serves.
+So it is right after local work too: those are the prototypes received this round.
 
 Where paper and code disagree: the paper weighs prototypes by sample count (and divides by the
 number of clients once more, which would shrink them); the code's mean is uniform: `weighting`. The
 penalty is the mean over features as in the code. The code collects prototypes while it trains;
 here they are the features of the trained model. A class absent from this round keeps its prototype.
+PFLlib tests trained models with the prototypes averaged after that training, as `personal` does.
 """
 
 from dataclasses import dataclass
@@ -76,7 +78,8 @@ class FedProto(LocalOnly):
         return self._predictor(mine["model"], down["prototypes"], down["known"])
 
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:
-        return self._predictor(mine["model"], up["prototypes"], up["counts"])
+        # Its own prototypes would be a client's knowledge of its own classes alone: another method.
+        return self._predictor(mine["model"], down["prototypes"], down["known"])
 
     def _predictor(self, model: Tree, prototypes: Tree, known: Tree) -> Tree:
         if self.prediction == "classifier":
