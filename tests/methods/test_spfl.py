@@ -204,13 +204,11 @@ class Reference:
     eta: float = 1.0
     average: bool = True
     mix_models: bool = False
-    code: bool = False
 
     def run(self, who: list[list[int]]) -> list[list[State]]:
         n = len(CLIENTS)
         w = [dict(START) for _ in CLIENTS]
-        blank = torch.zeros if self.code else torch.eye
-        S = [blank((n, n) if self.code else n, dtype=torch.float64) for _ in self.stages]
+        S = [torch.eye(n, dtype=torch.float64) for _ in self.stages]
         history = []
         for t, ids in enumerate(who):
             refresh = t % self.gamma == 0
@@ -232,11 +230,7 @@ class Reference:
         for i in g:
             for j in g:
                 for s, names in enumerate(self.stages):
-                    if self.code:
-                        shares = dict(zip(weight_matrices(START), (0.4, 0.3, 0.3), strict=True))
-                        new = sum(c * cosine(g[i], g[j], (m,)) for m, c in shares.items())
-                        S[s][i, j] = 0.6 * S[s][i, j] + 0.4 * new
-                    elif self.layers and s == 0:
+                    if self.layers and s == 0:
                         own = dict(zip(weight_matrices(BODY), self.layers, strict=True))
                         S[s][i, j] = sum(c * cosine(g[i], g[j], (m,)) for m, c in own.items())
                     elif self.layers:  # the head's weights, not its bias
@@ -252,8 +246,6 @@ class Reference:
             T = self.temperatures[1] if last else self.temperatures[0]
             raw = {j: exp(float(S[s][i, j]) / T) for j in g}
             c = {j: v / sum(raw.values()) for j, v in raw.items()}
-            if self.code and last:
-                c = dict.fromkeys(g, 1 / len(g))
             p = {j: len(CLIENTS[j]) / total for j in g}
             if self.weights == "literal":
                 c = {j: self.alpha * p[j] * c[j] for j in g}
@@ -303,10 +295,6 @@ OPTIONS = {
     "eta": ({"eta": 0.5}, Reference(eta=0.5)),
     "no_average": ({"refresh_average": False}, Reference(average=False)),
     "spfl_w": ({"name": "spfl_w"}, Reference(mix_models=True)),
-    "spfl_w_code": (
-        {"name": "spfl_w", "variant": "code"},
-        Reference(mix_models=True, code=True),
-    ),
 }
 
 
@@ -329,7 +317,7 @@ def test_options_really_change_the_result() -> None:
         assert case == "default" or differ(reference.run(everyone)[-1][0], default), case
 
 
-@pytest.mark.parametrize("case", ["default", "data_weighted", "spfl_w", "spfl_w_code"])
+@pytest.mark.parametrize("case", ["default", "data_weighted", "spfl_w"])
 def test_partial_participation(case: str) -> None:
     """Arrivals mix among themselves with what is known of them; the others keep their models."""
     options, reference = OPTIONS[case]

@@ -95,14 +95,16 @@ class SPFL(SgdMethod):
     def aggregate(self, server: Server, ups: Ups) -> None:
         if "probe" in ups:
             self._measure(server, ups)
-        before: Tree = server["models"][ups.ids]
+        server["models"][ups.ids] = self._moved(server, ups, server["models"][ups.ids])
+
+    def _moved(self, server: Server, ups: Ups, before: Tree) -> Tree:
         after: Tree = {}
         stages = server.net.stages(self.stages)
         for s, names in enumerate(stages):
             c = self._mixing(server, ups, s, last=names == stages[-1])
             server.log_clients(ups.ids, ups.ids, **{f"mixing_{s}": c})
             after |= self._move(c, tree.pick(before, names), tree.pick(ups["update"], names))
-        server["models"][ups.ids] = {n: after[n] for n in before}
+        return {n: after[n] for n in before}
 
     def _move(self, c: Tensor, w: Tree, update: Tree) -> Tree:
         return tree.sub(w, tree.scale(tree.mix(c, update), self.eta))
