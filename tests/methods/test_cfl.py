@@ -136,6 +136,15 @@ def test_no_split_while_a_member_is_away() -> None:
     assert ran.logs(1)["cluster"].tolist() == [0, 1, 0, 1, 0]
 
 
+def test_is_fedavg_where_a_part_of_the_clients_takes_part() -> None:
+    """Whatever the thresholds: the cluster of all is never there as a whole."""
+    more = {"participation": 0.6}
+    ours = Watched(ALWAYS, federate(GROUPS), NET, 4, **more)
+    theirs = Watched({"name": "fedavg", **FULL}, federate(GROUPS), NET, 4, **more)
+    for one, other in zip(ours.personal[-1], theirs.personal[-1], strict=True):
+        assert_same(one, other, tol=1e-12)
+
+
 def test_absent_clusters_keep_their_model() -> None:
     schedule = [[0, 1, 2, 3, 4], [1, 3]]
     ran = Watched({**ALWAYS, "smallest": 5}, federate(GROUPS), NET, 2, schedule=schedule)

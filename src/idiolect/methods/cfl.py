@@ -15,7 +15,8 @@ bi-partition; it takes the plain mean of the updates in the first criterion, the
 samples (here); it averages the halves apart at once, in the paper both go on from the cluster's
 model (here); it has no gamma. eps1 0.4, eps2 1.6 and no split before round 20 are the code's; they
 are norms of updates, so they depend on model and learning rate. A cluster splits only in a round
-all its members take part in: the criteria are about all of them.
+all its members take part in: the criteria are about all of them. So it is FedAvg where a part
+of the clients takes part in each round, whatever eps1 and eps2.
 """
 
 from dataclasses import dataclass
