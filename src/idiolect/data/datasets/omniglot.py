@@ -1,9 +1,13 @@
-"""Omniglot: characters of 50 alphabets, drawn by 20 people."""
+"""Omniglot: characters of 50 alphabets, drawn by 20 people.
+
+Pages of 105x105 become 28x28 as in PFLEGO's program: bilinear without smoothing, so that a pixel
+knows four of the fourteen that it stands for.
+"""
 
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,8 +21,7 @@ from idiolect.data.layouts import Found, Layout
 from idiolect.data.pool import TRAIN
 from idiolect.errors import UserError
 
-if TYPE_CHECKING:
-    pass
+SIDE = 105  # of a page; images105_packed has the bits of a page in whole bytes
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class Omniglot(Dataset):
     official = (32_460, 0)
     files_wanted = "omniglot.npz, or images_background and images_evaluation unpacked,"
     constants: ClassVar[Constants] = {"default": None}
+
+    @property
+    def cache_name(self) -> str:
+        return "omniglot-2x2"  # copies called omniglot hold drawings that were smoothed
 
     def layouts(self) -> tuple[Layout, ...]:
         return npz_file, image_folders
@@ -51,7 +58,7 @@ class Omniglot(Dataset):
 
 
 def npz_file(folder: Path) -> Found | None:
-    """omniglot.npz with 28x28 drawings (ink bright), class, alphabet and drawer of each."""
+    """omniglot.npz with pages as bits or 28x28 drawings (ink bright), class, alphabet, drawer."""
     for file in (folder / "omniglot.npz", folder.parent / "omniglot.npz"):
         if file.is_file():
             return Found(file, (file,), partial(_read_npz_file, file))
@@ -59,9 +66,10 @@ def npz_file(folder: Path) -> Found | None:
 
 
 def _read_npz_file(file: Path) -> Columns:
-    names = ("images28", "class_id", "alphabet_id", "alphabet_names", "drawer_id")
-    data = read_npz(file, names)
-    for name in names:
+    names = ("class_id", "alphabet_id", "alphabet_names", "drawer_id")
+    data = read_npz(file, (*names, "images28", "images105_packed"))
+    pages = data.get("images105_packed")
+    for name in names if pages is not None else ("images28", *names):
         if name not in data:
             raise UserError(f"{file} has no array {name}; get it again")
     alphabets = whole(data["alphabet_id"], f"{file}: alphabet_id")
@@ -69,13 +77,37 @@ def _read_npz_file(file: Path) -> Columns:
         raise UserError(f"{file}: alphabet_id has numbers without a name; get it again")
     y = whole(data["class_id"], f"{file}: class_id")
     return {
-        "x": data["images28"][:, None],
+        "x": (data["images28"] if pages is None else _unpacked(pages, file))[:, None],
         "y": y,
         "part": np.full(len(y), TRAIN, np.uint8),
         "group": alphabets,
         "group_names": data["alphabet_names"],
         "drawer": whole(data["drawer_id"], f"{file}: drawer_id"),
     }
+
+
+def _unpacked(pages: np.ndarray, file: Path) -> np.ndarray:
+    """Drawings `[M, 28, 28]` of pages whose bits are packed `[M, 1379]`, some at a time."""
+    if pages.dtype != np.uint8 or pages.shape[1:] != (-(-SIDE * SIDE // 8),):
+        raise UserError(f"{file}: images105_packed is not 105 x 105 bits a drawing; get it again")
+    out = np.empty((len(pages), 28, 28), np.uint8)
+    for at in range(0, len(pages), 1024):
+        bits = np.unpackbits(pages[at : at + 1024], axis=1, count=SIDE * SIDE)
+        out[at : at + 1024] = shrunk(255 * bits.reshape(-1, SIDE, SIDE))
+    return out
+
+
+def shrunk(pages: np.ndarray) -> np.ndarray:
+    """Grey pages `[M, H, W]` as `[M, 28, 28]`, bilinear between the 2x2 pixels at each centre."""
+    x = pages.astype(np.float32)
+    for axis in (1, 2):
+        size = x.shape[axis]
+        at = ((np.arange(28) + 0.5) * size / 28 - 0.5).clip(0, size - 1)
+        low = at.astype(int)
+        share = (at - low).astype(np.float32).reshape((28, 1) if axis == 1 else (28,))
+        high = (low + 1).clip(max=size - 1)
+        x = x.take(low, axis) * (1 - share) + x.take(high, axis) * share
+    return np.rint(x).astype(np.uint8)
 
 
 def image_folders(folder: Path) -> Found | None:
@@ -103,8 +135,8 @@ def _read_image_folders(alphabets: list[Path]) -> Columns:
     from PIL import Image, ImageOps
 
     def prepare(image: Image.Image) -> Image.Image:
-        # PFLEGO: invert, grey, 28x28.
-        return ImageOps.invert(image.convert("L")).resize((28, 28), Image.Resampling.BILINEAR)
+        page = ImageOps.invert(image.convert("L"))  # PFLEGO: ink bright
+        return Image.fromarray(shrunk(np.asarray(page)[None])[0])
 
     files = [f for _, _, f in rows]
     return {
