@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -52,20 +52,22 @@ class Local(ABC):
     sample.
     """
 
+    lengths: list[int]  # [K] training samples
+    sizes: Tensor  # the same on the device
+    counts: Tensor  # [K, classes] training samples of each class
+
     def __init__(
         self,
         net: Net,
         round: int,
         ids: list[int],
         keys: list[tuple[int, int]],
-        sizes: Tensor,
-        counts: Tensor,
+        device: torch.device,
+        dtype: torch.dtype,
     ):
         self.net, self.round, self.ids = net, round, ids
         self.keys = keys  # (seed, client): what each client's randomness is keyed by
-        self.sizes = sizes  # [K] training samples
-        self.counts = counts  # [K, classes] training samples of each class
-        self.device, self.dtype = sizes.device, sizes.dtype
+        self.device, self.dtype = device, dtype
         self.logs: Tree = {}
         self.samples_seen = np.zeros(len(ids), dtype=np.int64)  # [K] in training, with repeats
         self.steps_taken = np.zeros(len(ids), dtype=np.int64)  # [K] gradient steps
@@ -179,6 +181,11 @@ class Local(ABC):
     def class_mean(self, rows: Rows, **batches: Any) -> Tensor:
         """`[K, classes, ...]`: mean of the rows of each class; zero for classes without samples.
         `batches` (fields of `BatchPlan`): only over the samples these batches hold."""
+
+    @abstractmethod
+    def part(self, positions: Sequence[Tensor]) -> Self:
+        """The same clients with some of their training samples: those at `positions[k]` of client
+        k, one at least. Its work, logs and losses count as work of these clients."""
 
     def rows(self, values: Tensor) -> Rows:
         """`values`, one per training sample, clients one after the other."""

@@ -44,13 +44,16 @@ class Samples:
         """Labels of a client's training samples, and how many there are of each class."""
         if client not in self._train_labels:
             rows = self.parts["train"][client].numpy()
-            if self.has_classes:
-                y = self.labels[rows]
-                counts = torch.bincount(torch.as_tensor(y), minlength=self.classes)
-            else:  # all of one kind: batches in order of classes keep the order of the samples
-                y, counts = np.zeros(len(rows), np.int64), torch.zeros(self.classes).long()
-            self._train_labels[client] = y, counts
+            # Without classes all are of one kind: batches in their order keep that of the samples.
+            y = self.labels[rows] if self.has_classes else np.zeros(len(rows), np.int64)
+            self._train_labels[client] = y, self.counted(y)
         return self._train_labels[client]
+
+    def counted(self, y: np.ndarray) -> Tensor:
+        """How many samples with these labels there are of each class."""
+        if not self.has_classes:
+            return torch.zeros(self.classes).long()
+        return torch.bincount(torch.as_tensor(y), minlength=self.classes)
 
     def _stored(self, federation: Federation) -> tuple[Tensor, Tensor]:
         return federation.x.to(self.device), federation.y.to(self.device)

@@ -1,6 +1,9 @@
 """What the handles of both engines share: clients' training samples, one client after the other."""
 
-from typing import Any
+from collections.abc import Sequence
+from copy import copy
+from itertools import accumulate
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -32,23 +35,30 @@ class SamplesLocal(Local):
         ids: list[int],
         keys: list[tuple[int, int]],
     ):
-        index = [samples.parts["train"][i] for i in ids]
-        sizes = [len(i) for i in index]
+        super().__init__(net, round, ids, keys, samples.device, samples.dtype)
         self.samples, self.train_net = samples, train_net
+        labels = [samples.train_labels(i) for i in ids]
+        index = [samples.parts["train"][i] for i in ids]
+        self._hold(index, [y for y, _ in labels], [counts for _, counts in labels])
+
+    def _hold(self, index: list[Tensor], y: list[np.ndarray], counts: list[Tensor]) -> None:
+        """Each client's training samples: where they lie, their labels, how many of each class."""
         self.index_host = torch.cat(index)
         self._index, self._index_version = torch.empty(0), -1
-        labels = [samples.train_labels(i) for i in ids]
-        self.y_host = [y for y, _ in labels]
-        self.offsets = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-        counts = torch.stack([each for _, each in labels])
-        super().__init__(
-            net,
-            round,
-            ids,
-            keys,
-            devices.to_device(torch.tensor(sizes, dtype=samples.dtype), samples.device),
-            devices.to_device(counts, samples.device),
-        )
+        self.y_host, self.lengths = y, [len(one) for one in y]
+        self.offsets = [0, *accumulate(self.lengths)]
+        sizes = torch.tensor(self.lengths, dtype=self.dtype)
+        self.sizes = devices.to_device(sizes, self.device)
+        self.counts = devices.to_device(torch.stack(counts), self.device)
+
+    def part(self, positions: Sequence[Tensor]) -> Self:
+        part = copy(self)
+        chosen = torch.cat(list(positions)).cpu().split([len(at) for at in positions])
+        own = zip(self.index_host.split(self.lengths), self.y_host, chosen, strict=True)
+        held = [(rows[at], y[at.numpy()]) for rows, y, at in own]
+        index, y = [rows for rows, _ in held], [labels for _, labels in held]
+        part._hold(index, y, [self.samples.counted(labels) for labels in y])
+        return part
 
     @property
     def index(self) -> Tensor:

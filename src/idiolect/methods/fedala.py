@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Local, Net, Record, Tree, hyper
+from idiolect.core.method import Local, Net, Record, Tree, cross_entropy, hyper
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.shared import holdout
 
@@ -33,15 +33,13 @@ def mixed(own: Tree, theirs: Tree, weight: Tree) -> Tree:
     return {n: own[n] * (1 - weight[n]) + theirs[n] * weight[n] for n in weight}
 
 
-def mixed_loss(
-    net: Net, params: Tree, x: Tensor, y: Tensor, own: Tree, theirs: Tree, part: Tensor
-) -> Tensor:
+def mixed_loss(net: Net, params: Tree, x: Tensor, y: Tensor, own: Tree, theirs: Tree) -> Tensor:
     """The loss of the mixture; `params` holds W under the names of the leaves it mixes."""
     weight = {n: params[n] for n in own}
-    return holdout.weighted(net, params | mixed(own, theirs, weight), x, y, part)
+    return cross_entropy(net, params | mixed(own, theirs, weight), x, y)
 
 
-def clipped(params: Tree, own: Tree, theirs: Tree, part: Tensor) -> Tree:
+def clipped(params: Tree, own: Tree, theirs: Tree) -> Tree:
     return {n: params[n].clamp(0, 1) for n in own}
 
 
@@ -88,11 +86,11 @@ class FedALA(FedAvg):
         own = tree.pick(mine["model"], weight)
         part, _ = holdout.split(local, self.data_share, f"ala/{local.round}")
         how: dict[str, Any] = {"lr": self.eta, "batch_size": self.batch_size, "order": self.order}
-        how |= {"extra": (own, tree.pick(theirs, own), part), "after": clipped, "train": own}
+        how |= {"extra": (own, tree.pick(theirs, own)), "after": clipped, "train": own}
         first, active = mine["visits"] == 1, mine["visits"] > 0
         losses: list[Tensor] = []
         while len(losses) < self.ala_epochs and bool(active.any()):
-            done = local.sgd(mixed_loss, theirs | weight, purpose="ala", report=False, **how)
+            done = part.sgd(mixed_loss, theirs | weight, purpose="ala", report=False, **how)
             weight = tree.where(active, tree.pick(done.params, own), weight)
             losses.append(done.loss)
             active = active & first & ~self._settled(losses)

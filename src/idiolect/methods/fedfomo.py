@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, SgdMethod, Table, Ups, hyper
+from idiolect.core.method import Down, Ids, Local, Net, Server, SgdMethod, Table, Ups, hyper
 from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared import holdout
 
@@ -84,23 +84,23 @@ class FedFomo(SgdMethod):
         candidates = {n: v[:, None] for n, v in mine["model"].items()}
         if "models" in down:
             candidates = tree.apply(lambda a, b: torch.cat([a, b], 1), candidates, down["models"])
-        raw = self.first_order(local, mine["previous"], candidates, judged)
+        raw = self.first_order(judged, mine["previous"], candidates)
         weight = self.normalised(raw)
         local.log(own_weight=weight[:, 0])  # the server shows how the others share the rest
         start = tree.blend(weight, candidates)
-        model = self.train(local, start, holdout.weighted, extra=(trained_on,))
+        model = self.train(trained_on, start)
         lot = local.uniform((), f"fedfomo/{local.round}")
         up = {"model": model, "weight": raw[:, 1:], "lot": lot}
         return up, {"model": model, "previous": start}
 
-    def first_order(self, local: Local, previous: Tree, candidates: Tree, part: Rows) -> Tensor:
+    def first_order(self, judged: Local, previous: Tree, candidates: Tree) -> Tensor:
         """Raw `w_n` `[K, 1 + M]`, the own model first."""
-        before, raw = holdout.loss(local, previous, part), []
+        before, raw = holdout.loss(judged, previous), []
         for m in range(tree.any_leaf(candidates).shape[1]):
             model = {n: v[:, m] for n, v in candidates.items()}
-            step = tree.pick(tree.sub(model, previous), local.net.weights)
+            step = tree.pick(tree.sub(model, previous), judged.net.weights)
             length = tree.dot(step, step).sqrt()
-            gain = before - holdout.loss(local, model, part)
+            gain = before - holdout.loss(judged, model)
             raw.append(torch.where(length > 0, gain / length.clamp_min(1e-30), 0.0))
         return torch.stack(raw, 1)
 

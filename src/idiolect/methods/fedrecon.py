@@ -16,17 +16,11 @@ Where PFLEGO's listing and code disagree: the listing multiplies by I/r, the cod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
-
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, features, hyper
+from idiolect.core.method import Down, Ids, Local, Server, cross_entropy, features, hyper
 from idiolect.core.tree import Record, Tree
 from idiolect.methods.pflego import PFLEGO, head_loss
 from idiolect.methods.shared import holdout
-
-
-def weighted_head_loss(net: Net, params: Tree, h: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    return weight * head_loss(net, params, h, y)
 
 
 @dataclass(frozen=True)
@@ -57,13 +51,14 @@ class FedRecon(PFLEGO):
 
     def fit(self, down: Record, mine: Record, local: Local) -> tuple[Record, Record]:
         theta, rest = down["theta"], down["theta"] | mine["stats"]
-        head, odd = self._reconstruct(rest, self._begin(mine), local)
-        how: dict[str, Any] = {"train": list(theta), "extra": (odd,)}
+        even, odd = holdout.halves(local) if self.split else (local, local)
+        head = self._reconstruct(rest, self._begin(mine), even)
+        how: dict[str, Any] = {"train": list(theta)}
         if self.update_steps == 1:
-            gradient, _, after = local.grad(holdout.weighted, rest | head, training=True, **how)
+            gradient, _, after = odd.grad(cross_entropy, rest | head, training=True, **how)
         else:
             how |= {"batch_size": "full", "epochs": self.update_steps, "lr": self.update_lr}
-            after = local.sgd(holdout.weighted, rest | head, purpose="theta", **how).params
+            after = odd.sgd(cross_entropy, rest | head, purpose="theta", **how).params
             gradient = tree.scale(tree.sub(theta, after), local.each(1 / self.update_lr))
         kept = {"head": head, "stats": tree.pick(after, local.net.stats)}
         return {"gradient": gradient}, mine | kept
@@ -72,13 +67,11 @@ class FedRecon(PFLEGO):
         head: Tree = mine["start" if self.heads == "reset" else "head"]
         return head
 
-    def _reconstruct(self, rest: Tree, head: Tree, local: Local) -> tuple[Tree, Rows]:
-        """tau steps on the head at fixed features; and the weights of the samples for theta."""
-        phi = local.forward(features, rest)
-        even, odd = holdout.halves(local) if self.split else [holdout.everything(local)] * 2
+    def _reconstruct(self, rest: Tree, head: Tree, part: Local) -> Tree:
+        """tau steps on the head at fixed features."""
+        phi = part.forward(features, rest)
         how: dict[str, Any] = {"batch_size": "full", "epochs": self.tau, "lr": self.beta}
-        how |= {"train": local.net.head, "x": phi, "extra": (even,)}
-        return local.sgd(weighted_head_loss, head, **how).params, odd
+        return part.sgd(head_loss, head, train=part.net.head, x=phi, **how).params
 
     def _ratio(self, server: Server, who: Ids) -> float:
         return super()._ratio(server, who) if self.scale else 1.0
@@ -90,7 +83,8 @@ class FedRecon(PFLEGO):
         if self.heads == "keep":
             return params
         rest, head = tree.drop(params, local.net.head), tree.pick(params, local.net.head)
-        return rest | self._reconstruct(rest, head, local)[0]
+        even, _ = holdout.halves(local) if self.split else (local, local)
+        return rest | self._reconstruct(rest, head, even)
 
     def trained(self, down: Record, up: Record, mine: Record) -> Tree:
         return down["theta"] | mine["head"] | mine["stats"]

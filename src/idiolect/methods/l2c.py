@@ -23,7 +23,17 @@ import torch
 from torch import Tensor
 
 from idiolect.core import tree
-from idiolect.core.method import Down, Ids, Local, Net, Rows, Server, SgdMethod, Ups, hyper
+from idiolect.core.method import (
+    Down,
+    Ids,
+    Local,
+    Net,
+    Server,
+    SgdMethod,
+    Ups,
+    cross_entropy,
+    hyper,
+)
 from idiolect.core.tree import Record, Tree
 from idiolect.methods.shared import holdout
 from idiolect.methods.shared.adam import adam
@@ -68,10 +78,10 @@ class L2C(SgdMethod):
         judged, trained_on = holdout.split(local, self.val_share, "l2c")
         alpha = down["alpha"]
         if self.alpha_lr and self.alpha_steps:
-            alpha = self._learn(local, down, mine, judged)
+            alpha = self._learn(judged, down, mine)
         local.log(own_weight=(self.mixing(alpha, down) * down["own"]).sum(1))
         base = self.mixture(alpha, down, mine)
-        model = self.train(local, base, holdout.weighted, extra=(trained_on,))
+        model = self.train(trained_on, base)
         update = tree.pick(tree.sub(model, base), local.net.weights)
         kept = base | tree.pick(model, local.net.stats)
         return {"update": update, "alpha": alpha}, {"base": kept, "update": update}
@@ -89,13 +99,13 @@ class L2C(SgdMethod):
         step = tree.add(tree.blend(w, down["updates"]), tree.scale(mine["update"], missing))
         return mine["base"] | tree.add(step, mine["base"])
 
-    def _learn(self, local: Local, down: Record, mine: Record, judged: Rows) -> Tensor:
+    def _learn(self, judged: Local, down: Record, mine: Record) -> Tensor:
         alpha: Tensor = down["alpha"]
         m = v = {"alpha": torch.zeros_like(alpha)}
         for t in range(1, self.alpha_steps + 1):
             w = self.mixing(alpha, down)
             theta = self.mixture(alpha, down, mine)
-            gradient, _, _ = local.grad(holdout.weighted, theta, extra=(judged,))
+            gradient, _, _ = judged.grad(cross_entropy, theta)
             own = (down["own"] & ~down["present"]) * tree.dot(gradient, mine["update"])[:, None]
             along = tree.products(gradient, down["updates"]) + own
             g = w * (along - (w * along).sum(1, keepdim=True)) + self.alpha_decay * alpha
