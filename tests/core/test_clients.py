@@ -234,6 +234,42 @@ def test_a_file_that_lost_its_end_is_one_clear_line(monkeypatch: Any) -> None:
         table[[0]]
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_first_write_without_room_leaves_an_empty_table(place: str, monkeypatch: Any) -> None:
+    def full(*_: Any) -> None:
+        raise UserError("no room")
+
+    table = settled({}, "disk")
+    monkeypatch.setattr(storage.FileRows, "grow", full)
+    with pytest.raises(UserError):
+        table[[0]] = {"w": torch.zeros(1, 8)}
+    monkeypatch.undo()
+    assert not rows(table)
+    table.settle(CPU, place)  # type: ignore[arg-type]
+    table[[0]] = {"w": torch.ones(1, 8)}
+    assert table[[0]]["w"].sum() == 8
+
+
+def test_rows_leave_a_device_some_at_once(monkeypatch: Any) -> None:
+    """A table goes to the disk where memory is short: no copy of all of it may be made before."""
+    monkeypatch.setattr(storage, "PIECE", 4)
+    copied: list[int] = []
+
+    class Device(torch.Tensor):
+        """What lies on a device: it must be copied to be read by the host."""
+
+        def cpu(self) -> Tensor:
+            copied.append(len(self))
+            return self.as_subclass(Tensor).clone()
+
+    memory = storage.MemoryRows((("w", torch.Size([2]), torch.float32),), torch.device("meta"))
+    memory.leaves = {"w": torch.arange(20.0).view(10, 2).as_subclass(Device)}
+    monkeypatch.setattr(Tensor, "to", lambda self, *_: self)  # there is no such device here
+    found = [row["w"].tolist() for row in memory.each(range(10))]
+    assert found == [[2.0 * k, 2.0 * k + 1] for k in range(10)]
+    assert copied == [4, 4, 2]
+
+
 def test_no_temporary_directory_is_one_clear_line(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(UserError, match="set TMPDIR to a directory with room"):

@@ -175,10 +175,13 @@ class MemoryRows:
             x.index_copy_(0, at.to(x.device), leaves[n].to(x.device))
 
     def each(self, slots: Iterable[int]) -> Iterator[Tree]:
-        """Row by row, in host memory."""
-        host = {n: x.cpu() for n, x in self.leaves.items()}
-        for slot in slots:
-            yield {n: x[slot] for n, x in host.items()}
+        """Row by row, in host memory: as they lie there, else copies of some at once."""
+        for some in _pieces(slots):
+            at = some.to(self.device)
+            host = self.device.type == "cpu"
+            rows = {n: x if host else x[at].cpu() for n, x in self.leaves.items()}
+            for k, slot in enumerate(some.tolist()):
+                yield {n: x[slot if host else k] for n, x in rows.items()}
 
 
 class FileRows:
@@ -212,7 +215,7 @@ class FileRows:
 
     def each(self, slots: Iterable[int]) -> Iterator[Tree]:
         """Row by row, in host memory."""
-        for some in torch.tensor(list(slots), dtype=torch.int64).split(PIECE):
+        for some in _pieces(slots):
             rows = {n: torch.empty(len(some), *s, dtype=d) for n, s, d in self.layout}
             self.read(some, rows)
             for k in range(len(some)):
@@ -226,6 +229,12 @@ class FileRows:
                 _whole(transfer, self.file.fileno(), parts, slot * self.row_bytes)
         except OSError as error:
             raise _no_disk(error, len(at) * self.row_bytes) from None
+
+
+def _pieces(slots: Iterable[int]) -> tuple[Tensor, ...]:
+    """The slots, some at once; none where there are none."""
+    at = torch.tensor(list(slots), dtype=torch.int64)
+    return at.split(PIECE) if len(at) else ()
 
 
 def _bytes(rows: Tensor) -> np.ndarray:
