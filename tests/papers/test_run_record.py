@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from idiolect import methods
 from idiolect.errors import UserError
+from idiolect.papers import run_record
 from idiolect.papers.cells import Cell, cells
 from idiolect.papers.results import Results
 from idiolect.runs import checkpoint
@@ -42,6 +44,24 @@ def test_a_sound_record_is_the_cells() -> None:
     put(json.dumps(sound) + "\n")
     found = results().of(cell)
     assert found is not None and found.shown("protocol") == 50
+
+
+def test_runs_of_an_earlier_revision_of_their_method_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Settings say nothing of what a method made of them."""
+    cell, made = record()
+    method = type(methods.build(cell.config["method"]))
+    run_record._revision.cache_clear()
+    monkeypatch.setattr(method, "revision", property(lambda self: 2))
+    put(json.dumps(made) + "\n")
+    assert results().of(cell) is None and not results().records
+    made["machine"]["revision"] = 2
+    put(json.dumps(made) + "\n")
+    assert results().of(cell) is not None
+    monkeypatch.undo()
+    run_record._revision.cache_clear()
+    assert results().of(cell) is None
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,12 @@ class Method(Checked, ABC):
     trainings: ClassVar[int] = 1  # of a whole model in a round, about: for estimates of time
     adapt_only: ClassVar[frozenset[str]] = frozenset()  # settings that `adapt` alone reads
 
+    @property
+    def revision(self) -> int:
+        """Raised when what the method computes with these settings changes: runs recorded of an
+        earlier one are not taken for its own."""
+        return 1
+
     def over(self, rounds: int) -> Self:
         """The method in a run of so many rounds: the same, unless its settings depend on them."""
         return self

@@ -63,6 +63,10 @@ class FedALA(FedAvg):
     trainings = 2
     also_sent = ("model: all", "personal: all")  # the last trained model, mixed next time
 
+    @property
+    def revision(self) -> int:
+        return 2 if self.data_share < 1 else 1  # other samples had weight zero
+
     def client_init(self, start: Tree, local: Local) -> Record:
         weight = tree.pick(start, local.net.weights[-self.layer_index :])
         visits = torch.zeros_like(local.sizes, dtype=torch.int64)

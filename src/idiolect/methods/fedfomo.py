@@ -49,6 +49,10 @@ class FedFomo(SgdMethod):
     traffic = "1 + M"
     also_sent = ("model: all", "personal: all")  # mixed by the clients
 
+    @property
+    def revision(self) -> int:
+        return 2 if self.val_share else 1  # judged samples went through training with weight zero
+
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         like, n = tree.any_leaf(start), len(clients)
         draws = {"lot": like.new_zeros(()), "affinity": like.new_zeros(n, n)}

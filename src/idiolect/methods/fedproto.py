@@ -51,6 +51,11 @@ class FedProto(LocalOnly):
     traffic = "2 prototypes"
     rounds_default = 100
 
+    @property
+    def revision(self) -> int:
+        # It was tested after local work with the client's own prototypes.
+        return 2 if self.prediction == "prototype" else 1
+
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weight, bias = net.biased_head()
         known = torch.zeros_like(start[bias], dtype=torch.bool)

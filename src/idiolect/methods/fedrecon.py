@@ -42,6 +42,10 @@ class FedRecon(PFLEGO):
     paper = "Singhal et al., Federated Reconstruction: Partially Local FL"
     year = 2021
 
+    @property
+    def revision(self) -> int:
+        return 2 if self.split else 1  # the other half had weight zero
+
     def client_init(self, start: Tree, local: Local) -> Record:
         mine = super().client_init(start, local)
         return mine | {"start": mine["head"]} if self.heads == "reset" else mine

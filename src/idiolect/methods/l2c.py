@@ -56,6 +56,10 @@ class L2C(SgdMethod):
     traffic = "1 + N"
     also_sent = ("update: weights",)  # to tell its own share of the mixture
 
+    @property
+    def revision(self) -> int:
+        return 2 if self.val_share else 1  # judged samples went through training with weight zero
+
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         still = tree.expand(tree.zeros_like(tree.pick(start, net.weights)), len(clients))
         ones = tree.any_leaf(still).new_ones(len(clients), dtype=torch.float64)

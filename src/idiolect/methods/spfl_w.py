@@ -40,6 +40,10 @@ class SPFLW(SPFL):
 
     name = "spfl_w"
 
+    @property
+    def revision(self) -> int:
+        return 2 if self.variant == "code" else 1  # a refresh set the server's copies, too
+
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         state = super().server_init(net, start, clients)
         if self.variant == "code":

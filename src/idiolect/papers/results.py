@@ -25,7 +25,7 @@ from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment, StoredRun
 from idiolect.papers.recipe import Recipe
-from idiolect.papers.run_record import Record, read_records
+from idiolect.papers.run_record import Record, read_records, revision
 from idiolect.runs.config import Config
 from idiolect.runs.directory import disk_errors
 from idiolect.runs.run_files import NAME, NAMES, Form, check_files, checked, read_json
@@ -211,7 +211,7 @@ class Results:
     def _read(self) -> list[Record]:
         check_files(self.folder)
         check_files(self.folder / "series")
-        return read_records(self.folder / "runs.jsonl")
+        return [one for one in read_records(self.folder / "runs.jsonl") if one.is_current]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -259,6 +259,7 @@ def _machine(out: Path, config: Config) -> dict[str, Any]:
         "python": env.get("python"),
         "torch": env.get("packages", {}).get("torch"),
         "version": idiolect.__version__,
+        "revision": revision(config),
         "threads": env.get("threads"),
         "cores": os.cpu_count(),
     }
