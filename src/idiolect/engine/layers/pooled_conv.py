@@ -39,7 +39,9 @@ class PooledConv2d(Conv2d):
     rectified = False
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim == 3 or x.dtype != torch.float32 or same_for_all(self.weight, x):
+        if x.ndim == 3:  # one sample without a batch axis
+            return self.forward(x[None]).squeeze(0)
+        if x.dtype != torch.float32 or same_for_all(self.weight, x):
             apart: Tensor = WindowMax.apply(super().forward(x), 2)[0]
             apart = apart.relu() if self.rectified else apart
             return apart.contiguous() if self.planes else apart

@@ -229,7 +229,8 @@ def _launch(
     t = _tile(o, shape[0] * shape[6] * shape[7], clients * rows, precision)
     grid = (triton.cdiv(rows, t.rows), triton.cdiv(o, t.columns), clients)
     _outputs[grid](
-        x, w, x if bias is None else bias, y, where, rows, *shape, *how, bias is not None, *after,
+        x, w, x if bias is None else bias.contiguous(), y, where, rows, *shape, *how,
+        bias is not None, *after,
         t.rows, t.columns, t.depth, precision, num_warps=t.warps, num_stages=t.stages,
     )  # fmt: skip
     return as_planes(y), as_planes(where) if pooled else where
