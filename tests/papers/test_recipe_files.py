@@ -38,7 +38,9 @@ IN_EVERY_SUMMARY = {
 }
 MEASURED_OR_LOGGED = {
     "measured.train_loss",
+    "measured.train_loss_after",
     "train_accuracy",
+    "train_accuracy_after",
     "accuracy.pooled",  # a series
     "guidance_accuracy",
     "gradient_similarity",
