@@ -10,7 +10,9 @@ our own kernel (`triton_kernels.py`; float32 on a GPU). On a GPU every map of ev
 once and the fastest route kept; on a CPU `each` is for large inputs, `grouped` for small ones.
 """
 
+from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -259,6 +261,8 @@ class Fused:
         return fused().to_weights(x, g, size, how, precision())
 
 
+MAX_CLIENTS = 2**16 - 1  # of a stack, for our kernels: blocks of a grid in depth
+MAX_VALUES = 2**31 - 2**12  # of a client: they are counted in 32 bits, some blocks beyond the last
 MIN_VALUES_CLIENT_BY_CLIENT = 1 << 16  # of one client, from which a CPU is faster that way
 ROUTES: dict[str, Any] = {"each": Each, "grouped": Grouped, "fused": Fused}
 
@@ -282,12 +286,30 @@ def _route(map: str, args: tuple[Any, ...]) -> str:
 def candidates(map: str, args: tuple[Any, ...]) -> list[str]:
     """The routes that can do it."""
     names = ["grouped", "each"] if len(args[0]) <= 4 else ["grouped"]
-    if args[0].dtype != torch.float32 or fused() is None or len(args[0]) >= 2**16:
+    if args[0].dtype != torch.float32 or fused() is None or not countable(*_images(map, args)):
         return names
     if map == "to_weights" and precision() != "tf32":
         # PyTorch's own, grouped, may lose digits: 9e-4 off on an H200, with TF32 forbidden.
         names.remove("grouped")
     return [*names, "fused"]
+
+
+def countable(*stacks: Sequence[int]) -> bool:
+    """Whether our kernels can count the clients of stacks of these shapes, and a client's values
+    in each."""
+    return all(s[0] <= MAX_CLIENTS and prod(s[1:]) <= MAX_VALUES for s in stacks)
+
+
+def output_shape(x: Tensor, w: Tensor, how: Geometry) -> tuple[int, ...]:
+    return *x.shape[:2], w.shape[1], *output_size(x, w, how)
+
+
+def _images(map: str, args: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of the stacks of images that the map reads and writes, or reads."""
+    one, other, size, how = args
+    if map == "outputs":
+        return one.shape, output_shape(one, other, how)
+    return one.shape, (*one.shape[:2], other.shape[2], *size) if map == "to_inputs" else other.shape
 
 
 def _side(x: Tensor) -> Tensor:

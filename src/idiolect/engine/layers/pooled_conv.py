@@ -17,8 +17,10 @@ from idiolect.engine.layers.conv import (
     Conv2d,
     Geometry,
     ToWeights,
+    countable,
     fastest,
     laid,
+    output_shape,
     output_size,
     steps,
     to_images,
@@ -27,6 +29,7 @@ from idiolect.engine.layers.pool import Back, WindowMax
 from idiolect.engine.layers.stack_function import (
     Stacked,
     fused,
+    fused_pool,
     fused_steps,
     precision,
     same_for_all,
@@ -60,6 +63,8 @@ class PooledOutputs(Stacked):
     def forward(
         x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, rectified: bool
     ) -> tuple[Tensor, Tensor]:
+        if not _countable(x, w, how):
+            return _apart(x, w, bias, how, rectified)
         y, where = fused().pooled_outputs(x, w, bias, how, precision(), rectified)
         return y, where
 
@@ -94,13 +99,31 @@ class PooledOutputs(Stacked):
         )
 
 
+def _countable(x: Tensor, w: Tensor, how: Geometry) -> bool:
+    """Whether one kernel can do it. All outputs are never there, only their places are counted."""
+    *stack, channels, high, wide = output_shape(x, w, how)
+    pooled = (*stack, channels, high // 2, wide // 2)
+    return countable(x.shape, (*stack, high, wide), pooled)
+
+
+def _apart(
+    x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry, rectified: bool
+) -> tuple[Tensor, Tensor]:
+    """The same by several kernels, for more than ours can count."""
+    y, where = fused_pool().pool(fastest("outputs", x, w, bias, how), 2)
+    if rectified:
+        cut = y <= 0
+        return y.masked_fill(cut, 0), where.masked_fill(cut, 4)
+    return y, where
+
+
 def _steps_by_windows(
     inside: Any, w: Tensor, x: Tensor, g: Tensor, where: Tensor, how: Geometry
 ) -> bool:
     """Whether the gradient of the weights was handed over as a step that is made from the windows,
     where that is faster than from all places."""
     size, by = w.shape[3:], precision()
-    if not steps_inside.wanted(inside):
+    if not steps_inside.wanted(inside) or not _countable(x, w, how):
         return False
 
     def spread(x: Tensor, g: Tensor, where: Tensor) -> Tensor:
