@@ -240,10 +240,9 @@ def test_a_first_write_without_room_leaves_an_empty_table(place: str, monkeypatc
         raise UserError("no room")
 
     table = settled({}, "disk")
-    monkeypatch.setattr(storage.FileRows, "grow", full)
-    with pytest.raises(UserError):
+    with monkeypatch.context() as patched, pytest.raises(UserError):
+        patched.setattr(storage.FileRows, "grow", full)
         table[[0]] = {"w": torch.zeros(1, 8)}
-    monkeypatch.undo()
     assert not rows(table)
     table.settle(CPU, place)  # type: ignore[arg-type]
     table[[0]] = {"w": torch.ones(1, 8)}

@@ -52,14 +52,14 @@ def test_runs_of_an_earlier_revision_of_their_method_do_not_count(
     """Settings say nothing of what a method made of them."""
     cell, made = record()
     method = type(methods.build(cell.config["method"]))
-    run_record._revision.cache_clear()
-    monkeypatch.setattr(method, "revision", property(lambda self: 2))
     put(json.dumps(made) + "\n")
-    assert results().of(cell) is None and not results().records
-    made["machine"]["revision"] = 2
-    put(json.dumps(made) + "\n")
-    assert results().of(cell) is not None
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        run_record._revision.cache_clear()
+        patched.setattr(method, "revision", property(lambda self: 2))
+        assert results().of(cell) is None and not results().records
+        made["machine"]["revision"] = 2
+        put(json.dumps(made) + "\n")
+        assert results().of(cell) is not None
     run_record._revision.cache_clear()
     assert results().of(cell) is None
 
