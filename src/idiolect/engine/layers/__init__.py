@@ -43,6 +43,8 @@ def install(module: nn.Module, device: torch.device) -> None:
         layer.__class__ = LOW_RANK.get(type(layer), type(layer))
         if StackedRecurrent.replaces(layer):
             layer.__class__ = StackedRecurrent.of(type(layer))
+        if type(layer).__module__ == nn.ReLU.__module__ and vars(layer).get("inplace"):
+            vars(layer)["inplace"] = False  # our layers give views: PyTorch lets nobody write there
     for layers in module.modules():
         if isinstance(layers, nn.Sequential):
             _pool_inside(layers)
