@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from idiolect import methods
 from idiolect.data import Federation
+from idiolect.engine import select
+from idiolect.engine.stacked import MAX_DISTANCE, rounding
 from tests.conftest import SmallNet, run, simulation
 from tests.engine.engines import LOCAL, RAGGED
 from tests.engine.test_stacked import Grouped, Scaled
@@ -80,6 +82,42 @@ def test_what_cannot_be_stacked_falls_back_with_one_warning(
     plain = run(methods.build(LOCAL), federation, net, 2, engine="loop")
     for i in range(federation.n_clients):
         assert_same(fallen.personal_model(i), plain.personal_model(i), 0)
+
+
+class MiddleOfSequence(nn.Module):
+    """What its pooling sees is shown to a second branch too, which counts little."""
+
+    def __init__(self, share: float = 0.0) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+        self.side, self.head, self.share = nn.Linear(4, 5), nn.Linear(100, 5), share
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body[:2](x)
+        out: Tensor = self.head(self.body[2:](h)) + self.share * self.side(h.amin((2, 3)))
+        return out
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 1e-2), ("float64", 1e-7)])
+def test_a_small_difference_of_values_is_noticed(dtype: str, share: float) -> None:
+    """Rounding is no excuse for it, in this type."""
+    net = seeded(lambda: MiddleOfSequence(share)).to(select.compute_dtype(dtype))  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="other values in a stack"):
+        sim = simulation(methods.build(LOCAL), RAGGED, net, 1, dtype=dtype)
+    assert sim.engine.name == "loop"
+
+
+def test_how_far_outputs_may_be_off_depends_on_the_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    for allowed, found in ((True, "tf32"), (False, "float32")):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+        assert rounding(torch.float32, None, gpu) == found
+        assert rounding(torch.float32, None, cpu) == "float32"
+        assert rounding(torch.float64, None, gpu) == "float64"
+        assert rounding(torch.float32, torch.bfloat16, gpu) == "bfloat16"
+    assert set(MAX_DISTANCE) == {"bfloat16", "tf32", "float32", "float64"}
 
 
 def test_what_can_be_stacked_is_stacked_without_a_word() -> None:

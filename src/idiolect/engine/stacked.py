@@ -21,7 +21,9 @@ from idiolect.engine.threads import ClientThreads, Nets
 
 MIN_ACTIVATION_BYTES_TO_NARROW = 32 << 10  # that one sample leaves for the backward pass
 MIN_TENSOR_BYTES_TO_NARROW = 512 << 10  # of the tensors that a batch leaves, on average
-MAX_DISTANCE = 0.05  # of outputs by our layers from PyTorch's; bfloat16 has 8 bits
+# Of outputs by our layers from PyTorch's, which add up in another order. Products in TF32 see 11
+# bits of their operands, in bfloat16 8; float32 has 24, float64 53.
+MAX_DISTANCE = {"bfloat16": 0.05, "tf32": 1e-2, "float32": 1e-4, "float64": 1e-9}
 MAX_TEST_LAYOUTS = 8  # sets of clients whose test batches are remembered
 
 
@@ -68,8 +70,8 @@ class StackedEngine(Engine):
             ours = self._values()
         except (RuntimeError, ValueError, IndexError) as error:
             return str(error).splitlines()[0]
-        plain = self._plain
-        far = ours.shape != plain.shape or (ours - plain).norm() > MAX_DISTANCE * plain.norm()
+        plain, most = self._plain, MAX_DISTANCE[rounding(self.dtype, self.products, self.device)]
+        far = ours.shape != plain.shape or (ours - plain).norm() > most * plain.norm()
         return "its layers give other values in a stack" if far else None
 
     def lay_by_planes(self) -> bool:
@@ -217,6 +219,14 @@ class StackedEngine(Engine):
                 del self._test_layouts[next(iter(self._test_layouts))]
             self._test_layouts[key] = make(tuple(ids), part)
         return self._test_layouts[key]
+
+
+def rounding(dtype: torch.dtype, products: torch.dtype | None, device: torch.device) -> str:
+    """What the products of networks are rounded to."""
+    tf32 = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+    if products is None and dtype == torch.float32 and device.type == "cuda" and tf32:
+        return "tf32"
+    return str(products or dtype).removeprefix("torch.")
 
 
 def _apart(scores: Tensor) -> tuple[Tensor, Tensor]:
