@@ -114,6 +114,7 @@ class Client:
             raise Refused(f"unknown request '{request.kind[:40]}'")
         experiment = self._experiment_of(request.meta.get("config"))
         record = tree.ordered(request.record, experiment.engine.net.names)
+        record = experiment.engine.to_device(record)
         return self._handlers[request.kind](Payload(request.meta, record), experiment)
 
     def _experiment_of(self, config: Any) -> LocalExperiment:
@@ -152,9 +153,9 @@ class Client:
             return Payload(state.fitted.answer, {"up": state.fitted.up})
         if state.fitted.version > version:
             raise Refused(f"version {version} is older than {state.fitted.version}, done before")
-        given = (_down(request).stacked(1), state.mine, state.fitted.kept)
-        fit = Fit([ONLY_CLIENT], version, given)
-        done = fit.do(experiment.method, experiment.engine)
+        method, engine = experiment.method, experiment.engine
+        own = map(engine.to_device, (state.mine, state.fitted.kept))
+        done = Fit([ONLY_CLIENT], version, (_down(request).stacked(1), *own)).do(method, engine)
         answer: dict[str, Any] = {
             "samples": int(done.samples.sum()),
             "train_loss": _finite_or_none(done.train_loss.mean()),
@@ -176,9 +177,9 @@ class Client:
         if state.rejoined is not None and state.rejoined.version == version:
             return Payload(state.rejoined.answer, {"up": state.rejoined.up})
         # Always from the state right after training: a repeated request gives the same answer.
-        mine, up = state.fitted.mine, state.fitted.up
-        rejoin = Rejoin([ONLY_CLIENT], version, (_down(request).stacked(1), mine, up))
-        done = rejoin.do(experiment.method, experiment.engine)
+        method, engine = experiment.method, experiment.engine
+        own = map(engine.to_device, (state.fitted.mine, state.fitted.up))
+        done = Rejoin([ONLY_CLIENT], version, (_down(request).stacked(1), *own)).do(method, engine)
         tested = bool(request.meta.get("test"))
         answer = {"after": self._test(experiment, done.trained)} if tested else {}
         state.rejoined = CommittedWork(version, done.mine, done.up, answer)
@@ -287,7 +288,7 @@ def _score(metric: Metric, sums: Tensor, size: int) -> dict[str, float | None]:
     made of may say how many samples of each class there are."""
     if metric is ACCURACY:
         return {"correct": float(sums[0])}
-    value = metric.value(sums.double().reshape(1, -1).numpy(), np.array([float(size)]))
+    value = metric.value(sums.double().cpu().reshape(1, -1).numpy(), np.array([float(size)]))
     return {"value": _finite_or_none(value[0])}
 
 
