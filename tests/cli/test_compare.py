@@ -202,3 +202,15 @@ def test_a_method_that_cannot_do_the_task_is_told_before_the_first_run() -> None
     done = call("compare", "local", "fedproto", *words)
     assert done.exit_code == 2 and "fedproto needs samples with one class each" in done.stderr
     assert not Path("c").exists()
+
+
+def test_a_settings_file_of_one_method_gives_all_the_same_local_work() -> None:
+    file = "rounds: 1\nmodel: linear\nsplit: {clients: 4}\n"
+    Path("mine.yaml").write_text(file + "method: {name: fedavg, lr: 0.1}\n")
+    words = ["--config", "mine.yaml", "--json"]
+    result = call("compare", "local", "fedavg", *words, "--out", "c")
+    assert result.exit_code == 0, result.output
+    assert [row["lr"] for row in json.loads(result.stdout)] == [0.1, 0.1]
+    again = call("compare", "local", "--config", "c/fedavg-seed0/config.yaml", "--out", "d")
+    assert again.exit_code == 0, again.output
+    assert directory.read_config(Path("d/local-seed0"))["method"]["lr"] == 0.1

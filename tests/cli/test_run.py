@@ -84,3 +84,17 @@ def test_resume_without_checkpoints_asks_and_begins_again_when_told_to() -> None
     assert again.exit_code == 0 and "a/earlier-1" in again.stderr, again.output
     assert len(directory.read_events(Path("a/earlier-1"))) == 3
     assert [event["round"] for event in directory.read_events(Path("a"))] == [0, 1, 2]
+
+
+def test_what_a_settings_file_says_about_another_method_is_left_out_with_a_warning() -> None:
+    file = "rounds: 1\nmodel: linear\nsplit: {clients: 4}\n"
+    Path("mine.yaml").write_text(file + "method: {name: fedavg, lr: 0.1, epochs: 1, momentum: 0}\n")
+    words = ["--config", "mine.yaml", "--set", "method.momentum=0.5"]
+    result = call("run", "fedper", *words, "--out", "other")
+    assert result.exit_code == 0, result.output
+    [said] = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert said.startswith("warning: mine.yaml has settings of fedavg, not of fedper; left out: lr")
+    assert "momentum" not in said
+    same = call("run", "fedavg", *words, "--out", "same")
+    assert same.exit_code == 0 and "left out" not in same.stderr
+    assert directory.read_config(Path("same"))["method"]["lr"] == 0.1

@@ -1,7 +1,7 @@
 """`idiolect run` and `idiolect resume`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, count
 from pathlib import Path
@@ -13,6 +13,7 @@ from idiolect.cli import screen
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.options import path as as_path
 from idiolect.cli.ui import page_beside
+from idiolect.core.text import one_line
 
 commands = typer.Typer()
 
@@ -50,6 +51,7 @@ def run(
     flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
     resolved = settings.resolve(config, flags, sets, allowed)
+    tell_left_out(method, config, sets, resolved)
     build = builder(resolved, allowed, config)
     place = out or unused(Path("runs") / _run_name(resolved))
     beside = page_beside(place) if ui and Ranks.current().first else nullcontext()
@@ -93,6 +95,24 @@ def resume(
         config, path, resume=True, progress=LiveLine(), build=build, from_start=from_start
     )
     show(path, done, as_json)
+
+
+def tell_left_out(
+    method: str, file: Path | None, sets: Sequence[str], made: Mapping[str, Any]
+) -> None:
+    """A warning where a settings file has options of another method, which mean nothing here."""
+    from idiolect.engine.ranks import Ranks
+    from idiolect.runs.config import read_yaml
+    from idiolect.runs.fair_work import left_out
+
+    said = {} if file is None else read_yaml(file)
+    keys = left_out(method, said, sets, dict(made))
+    if keys and Ranks.current().first:
+        print(
+            f"warning: {file} has settings of {one_line(str(said['method']['name']))}, not of "
+            f"{method}; left out: {one_line(', '.join(keys))} (give them with --set method.KEY=…)",
+            file=sys.stderr,
+        )
 
 
 def unused(path: Path) -> Path:

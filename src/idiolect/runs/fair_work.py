@@ -11,29 +11,47 @@ from idiolect.core.fields import default_of
 from idiolect.core.method import SgdMethod
 from idiolect.core.own_code import called
 from idiolect.methods import REGISTRY
-from idiolect.runs.config import parse_set
+from idiolect.runs.config import Config, parse_set
 
 LOCAL_WORK = ("lr", "epochs", "steps", "batch_size")
 
 
 def shared_work(method: str, file: Mapping[str, Any], sets: Sequence[str]) -> dict[str, Any]:
-    """The settings of local work that nobody gave for this method, as all methods have them.
-    Methods without local SGD have none of them and keep their own."""
+    """The settings of local work that `sets` do not give for this method, as all methods have them:
+    those of the settings file, whichever method it names, else the defaults. Methods without local
+    SGD have none of them and keep their own."""
     if not issubclass(REGISTRY[method], SgdMethod):
         return {}
-    told = _told(method, file) | {key for item in sets for key in _told(method, parse_set(item))}
-    if "steps" in told:  # they come instead of epochs
-        told.add("epochs")
+    section = _section(file)
+    work = {key: section[key] for key in LOCAL_WORK if key in section}
+    told = {key for item in sets for key in _told(method, parse_set(item))}
     fields = SgdMethod.__dataclass_fields__
-    return {key: default_of(fields[key]) for key in LOCAL_WORK if key not in told}
+    default = {key: default_of(fields[key]) for key in LOCAL_WORK}
+    if "steps" in told or work.get("steps"):  # they come instead of epochs
+        del default["epochs"]
+    return {key: value for key, value in {**default, **work}.items() if key not in told}
+
+
+def _section(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    section = layer.get("method")
+    return section if isinstance(section, Mapping) else {}
 
 
 def _told(method: str, layer: Mapping[str, Any]) -> set[str]:
     """What a layer of settings says about this method."""
-    section = layer.get("method")
-    if not isinstance(section, Mapping) or section.get("name", method) != method:
-        return set()  # options of another method mean nothing to this one
-    return set(section)
+    section = _section(layer)
+    return set(section) if section.get("name", method) == method else set()
+
+
+def left_out(name: str, file: Mapping[str, Any], sets: Sequence[str], made: Config) -> list[str]:
+    """What a settings file says about the method it names, and a run of the method `name` with the
+    resolved config `made` does not have."""
+    section = _section(file)
+    if section.get("name", name) == name:
+        return []
+    told = {"name"} | {key for item in sets for key in _section(parse_set(item))}
+    has, none = made["method"], object()
+    return [key for key in section if key not in told and has.get(key, none) != section[key]]
 
 
 def keeps_its_own(methods: Sequence[str]) -> list[str]:
