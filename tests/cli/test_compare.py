@@ -125,11 +125,19 @@ def test_validation_and_unseen_clients_are_columns_where_there_are_any() -> None
         ("splt.alpha=1", "did you mean 'split'"),
         ("participation=0.5,0.5", "different values"),
         ("rounds=0,1", "rounds must be at least 1"),
+        ("year=1,2", "unknown hyperparameter of fedavg 'year'"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_one_line(sweep: str, said: str) -> None:
     result = call("compare", "fedavg", "--model", "linear", "--out", "s", "--sweep", sweep)
     assert result.exit_code == 2 and said in result.stderr, result.output
+
+
+def test_only_hyperparameters_are_named_for_a_sweep() -> None:
+    result = call("compare", "fedavg", "--out", "s", "--sweep", "zz=1,2")
+    assert result.exit_code == 2 and "batch_size" in result.stderr
+    for about in ("adapt_only", "also_sent", "paper", "year"):
+        assert about not in result.stderr
 
 
 def test_a_grid_of_fine_tuning_trains_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ What is missing is run, what is unfinished is continued.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,8 +169,8 @@ def _swept_path(path: str, name: str, compared: Sequence[str]) -> str | None:
     first, dot, rest = path.partition(".")
     if path == "clients":
         return "split.clients"
-    fields = {other: REGISTRY[other].__dataclass_fields__ for other in compared}
-    bare = not dot and any(path in known for known in fields.values())
+    settable = {other: _settable(other) for other in compared}
+    bare = not dot and any(path in known for known in settable.values())
     if not bare and first in settings.SETTINGS and first != "method":
         if first == "seed":
             raise UserError("--sweep seed=…: give seeds with --seeds 0,1,2")
@@ -180,11 +180,16 @@ def _swept_path(path: str, name: str, compared: Sequence[str]) -> str | None:
     if whose != "method" and whose not in names:
         raise did_you_mean(whose, [*names, *settings.SETTINGS], "method or setting")
     meant = [names[whose]] if whose != "method" else compared
-    having = [other for other in meant if key in fields[other]]
+    having = [other for other in meant if key in settable[other]]
     if not having:
-        known = {f for other in meant for f in fields[other]} | (set() if dot else SWEPT)
+        known = {f for other in meant for f in settable[other]} | (set() if dot else SWEPT)
         raise did_you_mean(key, sorted(known), f"hyperparameter of {', '.join(map(called, meant))}")
     return f"method.{key}" if name in having else None
+
+
+def _settable(method: str) -> list[str]:
+    """The names of a method's hyperparameters, without what its class says about it."""
+    return [known.name for known in fields(REGISTRY[method])]
 
 
 SWEPT = set(settings.SETTINGS) - set(settings.SECTIONS) - {"seed"} | {"clients"}
@@ -223,7 +228,7 @@ def _meant_for(name: str, compared: Sequence[str], sets: Sequence[str]) -> list[
                 own.append(f"method.{rest}")
             continue
         key = rest.partition("=")[0]
-        has = [other for other in compared if key in REGISTRY[other].__dataclass_fields__]
+        has = [other for other in compared if key in _settable(other)]
         if first == "method" and has and name not in has:
             continue
         kept.append(item)
