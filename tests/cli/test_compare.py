@@ -222,3 +222,12 @@ def test_a_settings_file_of_one_method_gives_all_the_same_local_work() -> None:
     again = call("compare", "local", "--config", "c/fedavg-seed0/config.yaml", "--out", "d")
     assert again.exit_code == 0, again.output
     assert directory.read_config(Path("d/local-seed0"))["method"]["lr"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "words", [["compare", "local"], ["advise"], ["demo"], ["recipe", "fedas-table3"]]
+)
+def test_an_empty_list_of_seeds_is_refused(words: list[str]) -> None:
+    result = call(*words, "--seeds", "", "--out", "c")
+    assert result.exit_code == 2 and "--seeds takes whole numbers" in result.stderr, result.output
+    assert not Path("c").exists()

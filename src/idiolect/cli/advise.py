@@ -48,7 +48,7 @@ def advise(
             "a short list of different kinds."
         ),
     ] = "",
-    seeds: Annotated[str, typer.Option(help="Seeds. Default: 0,1.")] = "",
+    seeds: Annotated[str | None, typer.Option(help="Seeds. Default: 0,1.")] = None,
     out: Out = None,
     set_: Set = None,
     config: File = None,

@@ -59,7 +59,7 @@ commands = typer.Typer()
 @with_settings()
 def compare(
     methods: Annotated[list[str], typer.Argument(metavar="METHOD…", help="Methods to compare.")],
-    seeds: Seeds = "",
+    seeds: Seeds = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,7 +132,7 @@ def demo(out: Out = None, seeds: Seeds = "0", as_json: Json = False) -> None:
     if not as_json:
         print(DEMO_ABOUT)
     flags = {"data": {"name": "digits"}, "split": DEMO_SPLIT, "rounds": DEMO_ROUNDS}
-    chosen = comparison.parse_seeds(seeds)
+    chosen = comparison.parse_seeds(seeds or "")
     plan = comparison.plans(DEMO_METHODS, chosen, place, flags=flags, sets=DEMO_SETS)
     _run(plan, place, as_json, title="Idiolect demo: digits, 20 clients with skewed classes")
 

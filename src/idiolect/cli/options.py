@@ -39,7 +39,7 @@ AllowCode = Annotated[
         help="Own code to run although only a file or a run of someone else names it; repeatable.",
     ),
 ]
-Seeds = Annotated[str, typer.Option(help="Seeds, e.g. 0,1,2.")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0,1,2.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 FLAGS = {"minimum": ["--min-clients"]}  # where an option has another name than its setting
 # Shorter ways to say a setting of a section: split.clients, data.task, data.metric

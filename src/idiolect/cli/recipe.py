@@ -57,7 +57,7 @@ Format = Annotated[str, typer.Option("--format", help="terminal, md, latex or cs
 def recipe(
     names: Names = None,
     only: Only = None,
-    seeds: Seeds = "",
+    seeds: Seeds = None,
     quick: Quick = False,
     budget: Budget = "",
     jobs: Jobs = 1,
@@ -90,7 +90,7 @@ def recipe(
         results,
         out,
         quick=quick,
-        seeds=parse_seeds(seeds) if seeds else None,
+        seeds=None if seeds is None else parse_seeds(seeds),
         only=tuple(only or ()),
         how=flags_of(given),
         allow_code=allow_code or (),

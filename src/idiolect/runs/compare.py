@@ -131,12 +131,12 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def seeds_of(
-    text: str, file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
+    text: str | None, file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
 ) -> list[int]:
     """The seeds of `--seeds`, else the one that a flag, `--set` or the settings file gives."""
     layers = [flags, *map(settings.parse_set, sets)]
     told = [layer["seed"] for layer in layers if "seed" in layer]
-    if not text:
+    if text is None:
         file_says = {} if file is None or told else settings.read_yaml(file)
         return told[:1] or [file_says.get("seed", settings.RunConfig().seed)]
     seeds = parse_seeds(text)

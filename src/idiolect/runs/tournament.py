@@ -56,10 +56,10 @@ def methods_of(text: str) -> list[str]:
 
 
 def seeds_of(
-    text: str, file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
+    text: str | None, file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
 ) -> list[int]:
     """Two, unless the command line or the settings file says otherwise."""
-    if text or any("seed" in layer for layer in _layers(file, flags, sets)):
+    if text is not None or any("seed" in layer for layer in _layers(file, flags, sets)):
         return compare.seeds_of(text, file, flags, sets)
     return list(SEEDS)
 
