@@ -69,7 +69,7 @@ def server(
     keys: KeysFolder = None,
     insecure: Insecure = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8443,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8443,
     config: File = None,
     set_: Set = None,
     allow_code: AllowCode = None,

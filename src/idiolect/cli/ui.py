@@ -31,7 +31,9 @@ def ui(
     host: Annotated[
         str, typer.Option(help="Address to listen on; beyond this machine, a token is asked for.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
     certificate: Annotated[
         Path | None, typer.Option(parser=as_path, help="Certificate (PEM), for https.")
     ] = None,
