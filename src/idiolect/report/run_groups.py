@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from idiolect.core.fields import flat
 from idiolect.core.task import Metric
 from idiolect.core.text import one_line
 from idiolect.report.load import Run
@@ -15,6 +16,11 @@ from idiolect.simulation import metrics
 
 COLOURS = 7  # that people can tell apart
 LOCAL, FADED = COLOURS, COLOURS + 1  # greys
+# Settings that say how a run is computed, kept and shown, not what it learns
+INCIDENTAL = (
+    "engine", "device", "keep", "log", "measure", "protocol", "save_models", "checkpoint_every",
+    "eval_every",
+)  # fmt: skip
 LABELLED = 3  # settings written out in a row's label
 
 
@@ -104,20 +110,29 @@ def _label(run: Run, others: Sequence[Run]) -> str:
 
 
 def reference(run: Run, found: Sequence[Run], method: str = "local") -> Run | None:
-    """The run of that method on the same clients: same data, split and seed. Of several, the one
-    that has most settings in common with this run."""
+    """The run of that method on the same clients: same data, split and seed. Of several, one with
+    as many rounds, if there is one; among those the one that has most settings outside the method
+    in common with this run (model, participation …), then most settings of the method."""
     if run.method == method:
         return None
+    mine = _shaping(run)
 
-    def in_common(other: Run) -> int:
-        mine = run.config["method"]
-        return sum(key in mine and mine[key] == v for key, v in other.config["method"].items())
+    def differing(other: Run) -> tuple[bool, int, int]:
+        theirs = _shaping(other)
+        keys = {key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key)}
+        of_method = sum(key.startswith("method.") for key in keys)
+        return "rounds" in keys, len(keys) - of_method, of_method
 
     def same_clients(other: Run) -> bool:
         return all(other.config[key] == run.config[key] for key in ("data", "split", "seed"))
 
     others = [other for other in found if other.method == method]
-    return max(filter(same_clients, others), key=in_common, default=None)
+    return min(filter(same_clients, others), key=differing, default=None)
+
+
+def _shaping(run: Run) -> dict[str, Any]:
+    """The settings that decide what a run learns, by their path."""
+    return flat({key: v for key, v in run.config.items() if key not in INCIDENTAL})
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:
