@@ -10,7 +10,8 @@ from idiolect.report.load import Run
 from idiolect.report.plots import Figure, plain
 
 LARGEST_MATRIX = 200  # cells a side; larger ones are averaged down
-NAMED_TICKS = 20  # classes whose names stand below the picture of a split
+NAMED_TICKS = 20  # classes or clients whose names stand beside the picture of a split
+FEW_TICKS = 12  # clients or rounds that all have a tick; of more, a tick is a whole number anyway
 MOST_CELLS = 120_000  # numbers of one log in a page: they decide how many rounds its slider has
 
 
@@ -71,6 +72,12 @@ def split(run: Run) -> tuple[Figure, str] | None:
     heat = figure["data"][0]
     unit = "training samples" + (", mean" if max(cells.shape) > LARGEST_MATRIX else "")
     heat["hovertemplate"] = f"client %{{y}}, class %{{x}}: %{{z:.4g}} {unit}<extra></extra>"
+    most = max((value for row in heat["z"] for value in row), default=0)
+    heat |= {"zmin": 0, "zmax": most or 1}  # the lightest is none, not the fewest
+    if run.names and about["clients"] <= NAMED_TICKS:
+        ids = range(about["clients"])
+        called = [plain(shortened(run.names.get(k) or str(k), 40)) for k in ids]
+        figure["layout"]["yaxis"] |= {"tickvals": list(ids), "ticktext": called}
     names = [plain(shortened(name, 40)) for name in about.get("class_names", ())]
     if len(names) == about["classes"] <= NAMED_TICKS:
         # As ticks, not as values: two classes may have one name.
@@ -138,6 +145,9 @@ def heat_map(cells: np.ndarray, columns: Sequence[int], rows: Sequence[int], acr
     }
     title: Figure = {"xaxis": {"title": {"text": across}}, "yaxis": {"title": {"text": "client"}}}
     title["yaxis"] |= {"autorange": "reversed"}
+    for axis, numbers in (("xaxis", columns), ("yaxis", rows)):
+        if len(numbers) and max(numbers) - min(numbers) < FEW_TICKS:
+            title[axis] |= {"tick0": 0, "dtick": 1}  # there is no client 0.5
     return {"data": [data], "layout": {**title, "hovermode": "closest"}}
 
 

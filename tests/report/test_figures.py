@@ -1,0 +1,33 @@
+"""The figures' axes: what they begin and end with, and which ticks they have."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from idiolect.report import log_plots, plots
+
+
+def split_of(counts: list[list[int]], names: dict[int, str] | None = None) -> plots.Figure:
+    about = {"clients": len(counts), "classes": len(counts[0]), "counts": counts}
+    run: Any = SimpleNamespace(class_counts=about, names=names or {})
+    made = log_plots.split(run)
+    assert made is not None
+    return made[0]
+
+
+def test_the_colours_of_a_split_begin_at_no_samples() -> None:
+    heat = split_of([[10, 12], [11, 19]])["data"][0]
+    assert (heat["zmin"], heat["zmax"]) == (0, 19)
+    nobody = split_of([[0, 0]])["data"][0]
+    assert nobody["zmin"] < nobody["zmax"]
+
+
+def test_few_clients_have_whole_ticks_and_their_names() -> None:
+    few = split_of([[1, 2]] * 3)["layout"]
+    assert few["yaxis"]["dtick"] == few["xaxis"]["dtick"] == 1 and "ticktext" not in few["yaxis"]
+    assert "dtick" not in split_of([[1, 2]] * 50)["layout"]["yaxis"]
+    named = split_of([[1, 2]] * 3, {0: "Ward <A>", 2: "Ward C"})["layout"]["yaxis"]
+    assert named["tickvals"] == [0, 1, 2] and named["ticktext"] == ["Ward &lt;A>", "1", "Ward C"]
+    made = log_plots.matrix({n: torch.rand(4) for n in (1, 2)})
+    assert made is not None and made[0]["layout"]["yaxis"]["dtick"] == 1
