@@ -111,3 +111,41 @@ def test_a_mistake_is_one_line(federation: Federation, words: list[str], said: s
     result = call(*words)
     assert result.exit_code == 2 and said in result.stderr, result.output
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_predictions_replace_neither_data_nor_a_run() -> None:
+    Path("t.csv").write_text("a,label,client\n" + "".join(f"{k},{k % 2},s\n" for k in range(20)))
+    Path("new.csv").write_text("a\n1\n2\n")
+    Path("link.csv").symlink_to("new.csv")
+    words = ["--data", "t.csv", "--rounds", "1", "--model", "tabular", "--out", "t"]
+    assert call("run", "fedper", *words).exit_code == 0
+    files = [Path("t.csv"), Path("new.csv"), *Path("t").rglob("*.*")]
+    before = {path: path.read_bytes() for path in files if path.is_file()}
+    said = {"new.csv": "data", "link.csv": "data", "t.csv": "data", "t/../new.csv": "data",
+            "t/clients.parquet": "a run (t)", "t/models/x.csv": "a run (t)"}  # fmt: skip
+    for out, why in said.items():
+        done = call("predict", "t", "--client", "s", "--data", "new.csv", "--out", out)
+        assert done.exit_code == 2 and why in done.stderr, done.output
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert {path: path.read_bytes() for path in before} == before
+    Path("config.yaml").write_text("rounds: 1\n")  # settings that no run wrote
+    for _ in range(2):
+        done = call("predict", "t", "--client", "s", "--data", "new.csv", "--out", "said.csv")
+        assert done.exit_code == 0, done.output
+
+
+def test_adapt_replaces_no_model_of_another_client(federation: Federation) -> None:
+    train, test = federation.train[0], federation.test[0]
+    x, y = federation.x.numpy(), federation.y.numpy()
+    np.savez("ward.npz", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
+    for _ in range(2):  # of the same run and client
+        assert call("adapt", "r", "--data", "ward.npz").exit_code == 0
+    before = Path("ward.model/card.json").read_bytes()
+    other = call("adapt", "r", "--data", "ward.npz", "--client", "w", "--out", "ward.model")
+    assert other.exit_code == 2 and "another folder with --out" in other.stderr, other.output
+    assert Path("ward.model/card.json").read_bytes() == before
+    Path("notes").mkdir()
+    Path("notes/README.md").write_text("mine")
+    mine = call("adapt", "r", "--data", "ward.npz", "--out", "notes")
+    assert mine.exit_code == 2 and "README.md is there" in mine.stderr, mine.output
+    assert Path("notes/README.md").read_text() == "mine"

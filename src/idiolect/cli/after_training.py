@@ -91,13 +91,15 @@ def predict(
 ) -> None:
     """What a client's model says about new samples; the run's normalisation is applied."""
     from idiolect.data.given_samples import to_predict
-    from idiolect.runs import predictions
+    from idiolect.runs import predictions, targets
     from idiolect.runs.trained_run import TrainedRun
 
     place = out or data.with_name(f"{data.stem}.predictions.csv")
     if place.suffix.lower() not in predictions.FORMS:
         raise UserError(f"--out {place}: predictions are written as .csv or .parquet")
+    targets.outside_runs(place)
     run = TrainedRun(path, allow_code or ())
+    targets.no_data(place, data, run.config["data"]["name"])
     number = run.client(client)
     samples, labelled = to_predict(run.federation, data)
     module, metric = run.module(run.personal(number)), samples.task.metric
@@ -137,15 +139,16 @@ def adapt(
     as_json: Json = False,
 ) -> None:
     """Give a client that never took part its model, by the method's own way, and state the gap."""
-    from idiolect.runs import newcomer, personal_export
+    from idiolect.runs import newcomer, personal_export, targets
     from idiolect.runs.trained_run import TrainedRun
 
     name = data.stem if client is None else client
-    joined, found = newcomer.adapt(TrainedRun(path, allow_code or ()), data, name)
+    place, run = out or data.with_name(f"{data.stem}.model"), TrainedRun(path, allow_code or ())
+    targets.no_other_model(place, run.config, name)
+    joined, found = newcomer.adapt(run, data, name)
     module = joined.module(found.model)
     card = personal_export.describe(joined, found.client, found.model, module, licence)
     card["newcomer"] = found.as_dict()
-    place = out or data.with_name(f"{data.stem}.model")
     personal_export.write(place, found.model, card)
     if as_json:
         screen.print_json(found.as_dict())
