@@ -39,3 +39,20 @@ def test_a_target_of_another_metric_must_be_a_number() -> None:
         result = call("report", "r", "--target", wrong, "--json")
         assert result.exit_code == 2 and "--target must be a number" in result.stderr
     assert call("report", "r", "--target", "0.5", "--json").exit_code == 0
+
+
+def test_a_report_replaces_no_part_of_a_run_and_has_a_known_ending() -> None:
+    call("run", "local", *TINY, "--out", "r")
+    before = {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()}
+    for out in ("r/config.yaml", "r/checkpoint/new.md", "r/split.json", "r/exports/README.md"):
+        result = call("report", "r", "-o", out, "--format", "md")
+        assert result.exit_code == 2 and "part of a run (r)" in result.stderr, result.output
+        assert len(result.stderr.strip().splitlines()) == 1
+    for out in ("r/config.yaml", "x.docx", "x.json", "x.pdf", "x"):
+        result = call("report", "r", "-o", out)
+        assert result.exit_code == 2 and ".html, .htm, .md" in result.stderr, result.output
+        assert out.startswith("r/") or not Path(out).exists()
+    assert {path: path.read_bytes() for path in Path("r").rglob("*") if path.is_file()} == before
+    assert call("report", "r", "-o", "x.txt", "--format", "md").exit_code == 0
+    assert call("report", "r", "-o", "r/report.md").exit_code == 0
+    assert call("report", "r", "-o", "r/report.md").exit_code == 0

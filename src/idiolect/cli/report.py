@@ -53,11 +53,14 @@ def report(
 ) -> None:
     """Tables and one self-contained HTML page from run directories, finished or not."""
     from idiolect import report as reports
+    from idiolect.runs.targets import no_part_of_a_run
 
     if form is None:
-        form = reports.ENDINGS.get(out.suffix.lower(), "html") if out else "terminal"
+        form = _form_of(out) if out else "terminal"
     if form not in (*reports.FORMATS, "terminal"):
         raise did_you_mean(form, (*reports.FORMATS, "terminal"), "format")
+    for written in filter(None, (out, figure)):
+        no_part_of_a_run(written)
     found = reports.find(paths)
     goal = None if target is None else _goal(target, found)
     if figure is not None:
@@ -80,6 +83,15 @@ def report(
     if file is not None:
         with writing(file):
             reports.write(found, file, form, target=goal)
+
+
+def _form_of(out: Path) -> str:
+    """What the ending of a file says."""
+    from idiolect.report import ENDINGS
+
+    if out.suffix.lower() not in ENDINGS:
+        raise UserError(f"{out}: a report is written as {', '.join(ENDINGS)}; or give --format")
+    return ENDINGS[out.suffix.lower()]
 
 
 def _goal(target: float, found: "Sequence[Run]") -> float:
