@@ -1,11 +1,14 @@
 """The figures' axes: what they begin and end with, and which ticks they have."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from idiolect.report import log_plots, plots
+from idiolect import report
+from idiolect.report import log_plots, plots, run_groups
+from tests.report.test_story import add_run
 
 
 def split_of(counts: list[list[int]], names: dict[int, str] | None = None) -> plots.Figure:
@@ -31,3 +34,26 @@ def test_few_clients_have_whole_ticks_and_their_names() -> None:
     assert named["tickvals"] == [0, 1, 2] and named["ticktext"] == ["Ward &lt;A>", "1", "Ward C"]
     made = log_plots.matrix({n: torch.rand(4) for n in (1, 2)})
     assert made is not None and made[0]["layout"]["yaxis"]["dtick"] == 1
+
+
+def spread_out(folder: Path) -> plots.Figure:
+    """Two seeds far apart, with one bad client each."""
+    for seed, level in enumerate((0.2, 0.9)):
+        start = torch.full((6,), level)
+        start[0] = 0.01
+        add_run(folder / f"fedavg-seed{seed}", start, seed=seed, method={"name": "fedavg"})
+    figure = plots.accuracy_over_rounds(run_groups.groups(report.find([folder])), "accuracy")
+    assert figure is not None
+    return figure
+
+
+def test_bands_are_not_cut_at_the_edge(tmp_path: Path) -> None:
+    figure = spread_out(tmp_path)
+    for kind, axis in (
+        ("seeds", figure["layout"]["yaxis"]),
+        ("p10", figure["axis_with_p10"]),
+    ):
+        drawn = [v for trace in figure["data"] if trace.get("band") == kind for v in trace["y"]]
+        low, high = axis["range"]
+        assert drawn and low <= max(min(drawn), 0) and high >= min(max(drawn), 100)
+        assert low > -2 and high <= 101  # no accuracy is outside 0 to 100

@@ -124,6 +124,8 @@ function draw(place) {
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hoverlabel: { bgcolor: css("--card"), bordercolor: css("--rule"), font: { color: css("--ink") } },
   };
+  const low = place.closest("section, figure").querySelector('input.band[value="p10"]:checked');
+  if (low && figure.axis_with_p10) Object.assign(layout.yaxis, figure.axis_with_p10);
   const named = figure.named_lines && place.clientWidth >= WIDE ? namedLines(data) : [];
   if (named.length) {
     const longest = Math.max(...named.map((trace) => shortName(trace.name).length));

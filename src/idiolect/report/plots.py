@@ -218,9 +218,12 @@ def _scored(groups: Sequence[Group], data: list[Figure], title: str) -> Figure:
     """Lines of scores, named at their ends where there is room."""
     hover = _hover(groups) if title == "round" else "closest"
     figure = _figure(data, title, score_axis(groups), hover) | {"named_lines": True}
-    drawn = [value for trace in data if not trace.get("band") for value in trace["y"]]
     if _in_percent(groups):
-        figure["layout"]["yaxis"] |= percent_axis(drawn)
+        # The spread over seeds is in sight, too; the page takes the wider axis while p10 is wanted.
+        near = [value for trace in data if trace.get("band") != "p10" for value in trace["y"]]
+        figure["layout"]["yaxis"] |= percent_axis(near)
+        if any(trace.get("band") == "p10" for trace in data):
+            figure["axis_with_p10"] = percent_axis([v for trace in data for v in trace["y"]])
     return figure
 
 
