@@ -57,3 +57,12 @@ def test_bands_are_not_cut_at_the_edge(tmp_path: Path) -> None:
         low, high = axis["range"]
         assert drawn and low <= max(min(drawn), 0) and high >= min(max(drawn), 100)
         assert low > -2 and high <= 101  # no accuracy is outside 0 to 100
+
+
+def test_small_gains_are_written_out(tmp_path: Path) -> None:
+    for name, lift in (("local", 0.0), ("fedavg", 0.01)):
+        add_run(tmp_path / name, torch.linspace(0.1, 0.2, 6) + lift, method={"name": name})
+    found = report.find([tmp_path])
+    figure = plots.gain_curves(run_groups.groups(found), found)
+    assert figure is not None
+    assert figure["layout"]["yaxis"]["exponentformat"] == "none"  # 0.0006, not 600µ
