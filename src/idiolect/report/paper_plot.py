@@ -15,6 +15,9 @@ from idiolect.report.run_groups import FADED, LOCAL, Group, groups
 
 ENDINGS = (".pdf", ".svg", ".png")
 COLUMN = (3.3, 2.3)  # inches: one of two columns
+# Letters of a label beside which another one fits, and of the longest one that fits as it is
+LONG_LABEL, ONE_LINE = 22, 50
+LINE_HEIGHT = 1.5  # of a legend, times the size of its letters
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREYS = {LOCAL: "#555555", FADED: "#C8C8C8"}
@@ -85,7 +88,7 @@ def _draw(axes: Any, sets: Sequence[Group], traces: Sequence[dict[str, Any]]) ->
     axes.set_xlabel("round")
     axes.set_ylabel(score_axis(sets))
     axes.set_xlim(left=0)
-    axes.legend(ncols=2, loc="lower right", handlelength=1.6, columnspacing=0.9)
+    _legend(axes)
 
 
 def _line(axes: Any, group: Group, trace: dict[str, Any], colour: str) -> None:
@@ -101,6 +104,31 @@ def _line(axes: Any, group: Group, trace: dict[str, Any], colour: str) -> None:
         markevery=every,
         markersize=3,
         label=None if faded else _harmless(group.label),
+    )
+
+
+def _legend(axes: Any) -> None:
+    """Above the plot, where no curve is: in two columns, or in one if labels are long. The figure
+    grows by the legend's height, and the letters of labels too long for its width get smaller."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:
+        return
+    canvas = axes.figure
+    longest = max(map(len, labels))
+    columns = 1 if longest > LONG_LABEL or len(labels) == 1 else 2
+    size = STYLE["legend.fontsize"] * min(1, ONE_LINE / longest)
+    lines = -(-len(labels) // columns)
+    width, height = COLUMN
+    canvas.set_size_inches(width, height + max(0, lines - 1) * size * LINE_HEIGHT / 72)
+    canvas.legend(
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=columns,
+        fontsize=size,
+        handlelength=1.6,
+        columnspacing=0.9,
+        labelspacing=0.3,
     )
 
 
