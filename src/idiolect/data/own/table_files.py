@@ -1,6 +1,6 @@
 """A table of the user's own: CSV, TSV, or Parquet with plain columns or with encoded images."""
 
-import io
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,12 +143,16 @@ def _read(file: Path, own: "OwnFiles") -> "pa.Table":
         return pa.Table.from_batches(
             decode.batches(opened, names, str(file)), schema=opened.schema_arrow
         )
-    text = file.read_bytes()
     words = {name: pa.string() for name in (own.client or "client", own.part or "part")}
-    table = csv.read_csv(
-        io.BytesIO(text),
-        parse_options=csv.ParseOptions(delimiter="\t" if file.suffix.lower() == ".tsv" else ","),
-        convert_options=csv.ConvertOptions(column_types=words),
-    )
+    # A file of Arrow's own: a thread of Arrow may keep a Python object until after the interpreter
+    # has ended, and the process would then be killed.
+    with pa.OSFile(os.fsencode(file)) as source:
+        table = csv.read_csv(
+            source,
+            parse_options=csv.ParseOptions(
+                delimiter="\t" if file.suffix.lower() == ".tsv" else ","
+            ),
+            convert_options=csv.ConvertOptions(column_types=words),
+        )
     check_size(table.nbytes, file)
     return table
