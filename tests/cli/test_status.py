@@ -9,6 +9,7 @@ import pytest
 from idiolect.cli import status
 from idiolect.deploy.client_registry import ClientRegistry
 from idiolect.deploy.terms import FederationTerms
+from idiolect.ui.run_index import RunEntry
 from tests.cli.calls import call
 from tests.ui.pages import going_run, small_run, some_runs
 
@@ -90,6 +91,51 @@ def test_the_sites_of_a_federation(tmp_path: Path) -> None:
     told = json.loads(call("status", run, "--json").stdout)
     assert told["clients"] == 3 and told["state"] == "finished"
     assert [site["refused"] for site in told["sites"]][:2] == [0, 1]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_narrow_window_has_a_line_per_run_and_names_that_differ(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    made = [small_run(tmp_path / f"runs/fedavg-hospital-admissions-natural-seed{k}") for k in "12"]
+    shown = call("status", tmp_path / "runs").stdout.splitlines()
+    rows = [line for line in shown if "finished" in line]
+    assert len(rows) == len({row.split()[0] for row in rows}) == len(made), shown
+    assert all(len(line) <= width for line in shown)
+    (tmp_path / "runs/broken").mkdir()
+    (tmp_path / "runs/broken/config.yaml").write_text("method: [")
+    again = call("status", tmp_path / "runs").stdout.splitlines()
+    assert sum("finished" in line for line in again) == len(made), again
+    assert any("not shown in this width" in line for line in shown) == (width < 100)
+
+
+def test_sites_in_a_narrow_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    run = small_run(tmp_path / "sites")
+    registry = federation(run)
+    for k, name in enumerate(("University hospital of Ulm", "University hospital of Bonn")):
+        registry.note("enrolled", client=k, name=name, node=f"1{k}")
+    shown = call("status", run).stdout.splitlines()
+    rows = [line for line in shown if " here" in line and line.split()[0].isdigit()]
+    assert len(rows) == 6 and all(len(line) <= 70 for line in rows), shown
+    assert any("Ulm" in line for line in shown) and any("Bonn" in line for line in shown)
+    assert any("not shown in this width: " in line for line in shown)
+
+
+def test_a_score_has_the_name_of_its_metric_unless_it_is_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run(tmp_path / "runs/one")
+    assert "auc" not in call("status", tmp_path / "runs").stdout
+    assert ", accuracy " in call("status", run).stdout
+    read = RunEntry.__getattribute__
+    monkeypatch.setattr(
+        RunEntry, "__getattribute__", lambda me, key: "auc" if key == "metric" else read(me, key)
+    )
+    assert " % auc " in call("status", tmp_path / "runs").stdout
+    one = call("status", run).stdout
+    assert " % auc," in one and "accuracy" not in one
 
 
 @pytest.mark.parametrize(

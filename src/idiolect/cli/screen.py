@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from idiolect.report import Run
 
 WIDE = 200  # columns of a pipe or file
+LONGEST = 20  # characters of a cell that has a line to itself; longer ones are folded
 OPTIONS_FROM = 120  # columns: a narrower window has no room for the options of methods
 
 
@@ -145,6 +146,39 @@ def grid(
         view.add_column(name, justify="right" if name in numbers else "left")
     for row in rows:
         view.add_row(*(Text(one_line(cell)) for cell in row))
+    return view
+
+
+def fitting_grid(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], names: str, telling: Sequence[str]
+) -> "Table":
+    """Rows of text in the width of the window: the first column, that of `names` (cut where they
+    do not differ) and of the others as many as fit, in the order of `telling`."""
+    from idiolect.report.terminal_table import EDGES, GAP, NARROWEST_NAME, distinct
+
+    lines, width = [[one_line(cell) for cell in row] for row in rows], console().width - EDGES
+    cells = {head: [line[n] for line in lines] for n, head in enumerate(columns)}
+    wide = {
+        head: max([len(head), *(min(len(cell), LONGEST) for cell in column)]) + GAP
+        for head, column in cells.items()
+    }
+    longest = max((len(name) for name in cells[names]), default=0)
+    first = [head for head in columns[:1] if head != names]
+    room = width - min(longest, max(NARROWEST_NAME, width // 4)) - sum(wide[one] for one in first)
+    shown = {names, *first}
+    for head in telling:
+        if wide[head] > room:
+            break
+        room -= wide[head]
+        shown.add(head)
+    used = sum(wide[head] for head in shown if head != names)
+    cells[names] = distinct(cells[names], max(NARROWEST_NAME, width - used))
+    kept = [head for head in columns if head in shown]
+    view = grid(kept, zip(*(cells[head] for head in kept), strict=True))
+    for head, made in zip(kept, view.columns, strict=True):
+        made.no_wrap = head == names or all(len(cell) <= LONGEST for cell in cells[head])
+    if left := [head for head in columns if head not in shown]:
+        view.caption, view.caption_justify = f"not shown in this width: {', '.join(left)}", "left"
     return view
 
 

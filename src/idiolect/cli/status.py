@@ -25,6 +25,10 @@ NOTES = 5  # newest lines of a federation's journal
 RUN_COLUMNS = ("run", "state", "method", "data", "seed", "round", "score", "to go", "changed")
 SITE_COLUMNS = ("site", "name", "state", "last seen", "last round", "late", "answers", "MB sent",
                 "MB received", "refused", "why")  # fmt: skip
+# The columns of a narrow window, the one that says most first
+RUN_TELLING = ("state", "score", "round", "method", "to go", "changed", "data", "seed")
+SITE_TELLING = ("state", "last seen", "why", "last round", "refused", "late", "answers", "MB sent",
+                "MB received")  # fmt: skip
 
 
 @commands.command(
@@ -85,7 +89,8 @@ def _looks_at_folder(where: Path) -> Iterator[tuple[Any, "RenderableType"]]:
         runs = sorted(index.entries.values(), key=lambda run: -run.changed)
         if not runs:
             raise UserError(f"no runs in {where}; `idiolect run … --out DIR` writes one")
-        view: RenderableType = screen.grid(RUN_COLUMNS, [_run_row(r) for r in runs[:MOST_RUNS]])
+        rows = [_run_row(run) for run in runs[:MOST_RUNS]]
+        view: RenderableType = screen.fitting_grid(RUN_COLUMNS, rows, "run", RUN_TELLING)
         if (more := len(runs) - MOST_RUNS) > 0:
             view = _group(view, f"and {more} older; --json has all")
         yield [run.as_dict() for run in runs], view
@@ -159,7 +164,8 @@ def _run_view(told: dict[str, Any], run: "RunEntry | None") -> "RenderableType":
     else:
         parts.append(f"{len(sites)} of {told['clients']} sites were there; as they were last heard")
     if sites:
-        parts.append(screen.grid(SITE_COLUMNS, [_site_row(site) for site in sites]))
+        rows = [_site_row(site) for site in sites]
+        parts.append(screen.fitting_grid(SITE_COLUMNS, rows, "name", SITE_TELLING))
     return _group(*parts, *(_note(line) for line in reversed(told["journal"][:NOTES])))
 
 
@@ -169,7 +175,8 @@ def _headline(told: dict[str, Any], run: "RunEntry | None") -> str:
         return f"{told['id']}: {waits if told['state'] == 'waiting' else 'did not begin'}"
     _, state, method, data, seed, round_, score, left, changed = _run_row(run)
     parts = [f"{told['id']}: {state}", f"{method} on {data}, seed {seed}", f"round {round_}"]
-    parts += [f"{run.metric} {score}"] if run.accuracy is not None else []
+    named = score if run.metric != "accuracy" else f"accuracy {score}"
+    parts += [named] if run.accuracy is not None else []
     parts += [f"{left} to go"] if run.eta is not None else []
     return ", ".join([*parts, f"changed {changed} ago"])
 
@@ -184,6 +191,7 @@ def _run_row(run: "RunEntry") -> list[str]:
     score = "–" if run.accuracy is None else (
         f"{100 * run.accuracy:.1f} %" if share else f"{run.accuracy:.4g}"
     )  # fmt: skip
+    score += f" {run.metric}" if run.accuracy is not None and run.metric != "accuracy" else ""
     left = "–" if run.eta is None else duration(run.eta)
     round_ = f"{run.round} of {run.rounds}"
     about = [run.method, run.data, str(run.seed), round_, score, left]
