@@ -85,22 +85,61 @@ const WIDE = 700; // pixels: a narrower plot has a legend above it instead of na
 const MARKS = { solid: "●", dash: "╌╌", dot: "┈┈", dashdot: "╌·", longdash: "──", longdashdot: "─·" };
 const NAME_SPACE = 15; // pixels from one name to the next
 
-const shortName = (name) => (name.length > 26 ? name.slice(0, 12) + "…" + name.slice(-13) : name);
+const LONGEST_NAME = 26; // letters of a name at the end of its line
+
+function whatDiffers(name, names) {
+  // `fedprox epochs=2 mu=0.1` among others with two epochs is `fedprox … mu=0.1`.
+  const [first, ...own] = name.split(" ");
+  const alike = names.map((other) => other.split(" ")).filter((words) => words[0] === first);
+  const several = new Set(alike.map((words) => words.join(" "))).size > 1;
+  const common = (word) => several && alike.every((words) => words.slice(1).includes(word));
+  const words = [first, ...own.map((word) => (common(word) ? "…" : word))];
+  const kept = words.filter((word, n) => word !== "…" || words[n - 1] !== "…");
+  return kept.join(" ").replace(/ …$/, "");
+}
+
+function distinct(names) {
+  // Short names, as `distinct` of terminal_table.py: without the settings they share, then cut in
+  // the middle where they still differ; numbered if no cut keeps them apart.
+  const width = LONGEST_NAME;
+  const long = (name) => name.length > width;
+  const shorter = names.map((name) => (long(name) ? whatDiffers(name, names) : name));
+  const many = new Set(shorter).size;
+  const heads = Array.from({ length: width - 2 }, (_, n) => n + 1);
+  heads.sort((one, other) => Math.abs(one - width / 2) - Math.abs(other - width / 2));
+  for (const head of heads) {
+    const tail = width - 1 - head;
+    const cut = shorter.map((name) => (long(name) ? name.slice(0, head) + "…" + name.slice(-tail) : name));
+    if (new Set(cut).size === many) return cut;
+  }
+  const known = [...new Set(shorter)];
+  return shorter.map((name) => {
+    const end = "…#" + (known.indexOf(name) + 1);
+    return long(name) ? name.slice(0, width - end.length) + end : name;
+  });
+}
+
+// Names are cut as people read them: `&lt;` is one letter.
+const asRead = (name) => name.replace(/&lt;/g, "<").replace(/&#123;/g, "{").replace(/&amp;/g, "&");
+const asWritten = (name) => name.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/%\{/g, "%&#123;");
+const shortNames = (traces) => distinct(traces.map((trace) => asRead(trace.name)));
 const namedLines = (data) => data.filter((trace) => trace.showlegend && trace.line && trace.y.length);
 
 function nameLines(place) {
   // A name at the end of every coloured line, moved apart where lines end close to each other.
   const { range, _length: height } = place._fullLayout.yaxis;
   const above = (y) => Math.min(1, Math.max(0, (y - range[0]) / (range[1] - range[0] || 1)));
-  const ends = namedLines(place.data).map((trace) => ({ trace, y: above(trace.y[trace.y.length - 1]) }));
+  const traces = namedLines(place.data);
+  const names = shortNames(traces).map(asWritten);
+  const ends = traces.map((trace, n) => ({ trace, name: names[n], y: above(trace.y[trace.y.length - 1]) }));
   ends.sort((one, other) => one.y - other.y);
   const gap = NAME_SPACE / height;
   ends.forEach((end, n) => { if (n) end.y = Math.max(end.y, ends[n - 1].y + gap); });
   ends.reverse().forEach((end, n) => { end.y = Math.min(end.y, n ? ends[n - 1].y - gap : 1); });
-  const annotations = ends.map(({ trace, y }) => ({
+  const annotations = ends.map(({ trace, name, y }) => ({
     xref: "paper", yref: "paper", x: 1, y, xanchor: "left",
     yanchor: "middle", xshift: 4, showarrow: false, align: "left",
-    text: `<span style="color:${trace.line.color}">${MARKS[trace.line.dash] || "●"}</span> ${shortName(trace.name)}`,
+    text: `<span style="color:${trace.line.color}">${MARKS[trace.line.dash] || "●"}</span> ${name}`,
   }));
   Plotly.relayout(place, { annotations });
 }
@@ -128,7 +167,7 @@ function draw(place) {
   if (low && figure.axis_with_p10) Object.assign(layout.yaxis, figure.axis_with_p10);
   const named = figure.named_lines && place.clientWidth >= WIDE ? namedLines(data) : [];
   if (named.length) {
-    const longest = Math.max(...named.map((trace) => shortName(trace.name).length));
+    const longest = Math.max(...shortNames(named).map((name) => name.length));
     Object.assign(layout, { showlegend: false, margin: { ...layout.margin, r: 36 + 7.2 * longest } });
   }
   const first = !place.data;
