@@ -1,5 +1,6 @@
 """Files and folders of the user's own as a pool: a table, images in folders, or arrays."""
 
+import os
 import re
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -140,10 +141,14 @@ class OwnFiles(Checked, OwnSource):
 
 
 def is_path(name: object) -> bool:
-    """Whether a name of a config means files and not a dataset that is registered."""
+    """Whether a name of a config means files and not a dataset that is registered: it is written
+    as a path, or a file with an ending is there."""
     if not isinstance(name, str) or not name or "\0" in name:
         return False
-    return "/" in name or "\\" in name or name[0] in "~." or Path(name).suffix in SUFFIXES
+    if "/" in name or "\\" in name or name[0] in "~.":
+        return True
+    ending = Path(name).suffix
+    return ending in SUFFIXES or (bool(ending) and os.path.isfile(name))
 
 
 def own_files(section: dict[str, Any]) -> OwnFiles:
