@@ -101,7 +101,8 @@ def numbers(values: Any, what: str) -> NDArray[np.float32]:
     array = np.asanyarray(values)
     refuse_masked(array, what)
     if array.dtype.kind not in "iufb":
-        raise UserError(f"{what} must hold numbers, got {told(array)}")
+        words = array.dtype.kind == "O" and any(isinstance(one, str) for one in array.flat)
+        raise UserError(f"{what} must hold numbers, got {'words' if words else told(array)}")
     with np.errstate(over="ignore"):
         found = array.astype(np.float32)
     if not bool(np.isfinite(found).all()):

@@ -12,7 +12,7 @@ from idiolect.core.text import reason, shortened
 from idiolect.data import decode
 from idiolect.data.cache import Columns
 from idiolect.data.limits import check_size
-from idiolect.data.own.columns import Known, Read, pick
+from idiolect.data.own.columns import Known, Read, numbers, pick
 from idiolect.data.own.table_inputs import TableInputs, cells_of, lists
 from idiolect.errors import UserError
 
@@ -60,6 +60,8 @@ def read(files: dict[str, list[Path]], own: "OwnFiles", like: Read | None = None
         table = pa.concat_tables(named.values(), promote_options="permissive")
     except pa.ArrowException as error:
         raise UserError(f"{what}: its files do not fit together ({reason(error)})") from None
+    if not len(table):
+        raise UserError(f"{what} has no samples")
     known = table.column_names
     if len(set(known)) != len(known):
         raise UserError(f"{what} has two columns of one name; rename one")
@@ -115,6 +117,9 @@ def _label(table: "pa.Table", labels: list[str | None], own: "OwnFiles", what: s
     if own.task == "sequence" and len(labels) == 1:
         return lists(table[labels[0]], own.length, IGNORED, f"{what}: column {labels[0]}")
     cells = [cells_of(table, str(name), what) for name in labels]
+    if own.task in ("regression", "multilabel"):
+        for name, one in zip(labels, cells, strict=True):
+            numbers(one, f"{what}: the label, column '{name}',")
     return cells[0] if len(cells) == 1 else np.stack(cells, 1)
 
 
