@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from idiolect.core import devices, record, tree
+from idiolect.core import devices, own_code, record, tree
 from idiolect.core.augmentation import Change
 from idiolect.core.local import Loss
 from idiolect.core.net import Net
@@ -121,8 +121,12 @@ class Engine(ABC):
         try:
             out = loss(self.net, params, self.samples.inputs(at), self.samples.y[at])
         except Exception as error:
+            fault = own_code.fault(error)
+            if fault and not isinstance(error, UserError | OSError):
+                raise  # the command line says where, and keeps the traceback
+            at_line = f" at {fault[1]}" if fault else ""
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise UserError(f"loss '{name}' failed: {told}; mend the function") from error
+            raise UserError(f"loss '{name}' failed{at_line}: {told}; mend the function") from error
         if getattr(out, "shape", None) != (2,):
             got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise UserError(f"loss '{name}' must give one value per sample, [2], got {got}")

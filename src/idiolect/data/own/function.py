@@ -39,8 +39,12 @@ class OwnFunction(OwnSource):
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # own code may fail in every way
+            fault = own_code.fault(error)
+            if fault and not isinstance(error, OSError):
+                raise  # the command line says where, and keeps the traceback
+            at = f" at {fault[1]}" if fault else ""
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise UserError(f"data '{self.name}' failed: {told}; mend the function") from error
+            raise UserError(f"data '{self.name}' failed{at}: {told}; mend the function") from error
         if isinstance(made, list | tuple):
             made = Federation.from_arrays(made)
         if not isinstance(made, Federation):
