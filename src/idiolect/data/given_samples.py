@@ -1,21 +1,25 @@
 """Samples that came after a run, in the form of its federation: to predict, or for a newcomer."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from idiolect.data.arrays import read_npz
 from idiolect.data.client_arrays import PARTS, check_keys, pair
 from idiolect.data.federation import Federation
+from idiolect.data.own.columns import codes, step_codes
 from idiolect.data.own.later_files import read_later
-from idiolect.data.own.own_files import TABLES
+from idiolect.data.own.own_files import TABLES, is_path
 from idiolect.errors import UserError
 
+NUMBER = re.compile(r"-?[0-9]+")
 ARRAYS = tuple(f"{v}_{part}" for part in PARTS for v in "xy")
 
 
@@ -32,8 +36,8 @@ def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
         raise UserError(f"{file} has no array x; save it with np.savez(file, x=…)")
     labelled = f"y{end}" in found
     nothing = federation.y.new_zeros(len(found[f"x{end}"]), *federation.y.shape[1:])
-    labels = found[f"y{end}"] if labelled else nothing
-    with _told(file, 0):
+    with _told(file, 0, end):
+        labels = _coded(federation, found[f"y{end}"], f"y{end}") if labelled else nothing
         x, y = pair(0, "test", {"x_test": found[f"x{end}"], "y_test": labels}, federation.task)
         _check_form(federation, x, f"x{end}")
         _check_targets(federation, y, f"y{end}")
@@ -54,6 +58,8 @@ def with_newcomer(federation: Federation, file: Path, name: str) -> Federation:
     arrays = read_npz(file, ARRAYS) if npz else read_later(federation, file).by_part(file)
     with _told(file, number):
         check_keys(number, arrays)
+        for key in arrays.keys() & {f"y_{part}" for part in PARTS} if npz else ():
+            arrays[key] = _coded(federation, arrays[key], key)
         parts = {part: pair(number, part, arrays, federation.task) for part in PARTS}
         for part, (x, y) in parts.items():
             if len(x):
@@ -84,6 +90,20 @@ def _joined(
     )
 
 
+def _coded(federation: Federation, labels: np.ndarray, what: str) -> np.ndarray:
+    """Labels as the run numbers them: words by the names of its classes, and so whole numbers where
+    the user's own files had numbers for names."""
+    known = tuple(map(str, federation.info.get("class_names") or ()))
+    task, kind = federation.task, labels.dtype.kind
+    if not known or not (task.has_classes or task.per_step):
+        return labels
+    source = federation.info.get("source") or {}
+    numbered = is_path(source.get("name")) and all(NUMBER.fullmatch(name) for name in known)
+    if kind in "US" or (kind in "iu" and numbered and task.has_classes):
+        return (codes if task.has_classes else step_codes)(labels, what, known)[0]
+    return labels
+
+
 def _check_form(federation: Federation, x: Tensor, what: str) -> None:
     theirs = federation.x
     if x.shape[1:] != theirs.shape[1:] or x.dtype != theirs.dtype:
@@ -109,9 +129,12 @@ def _is_npz(file: Path) -> bool:
 
 
 @contextmanager
-def _told(file: Path, client: int) -> Iterator[None]:
-    """Errors about arrays name their file; which client it is needs no saying."""
+def _told(file: Path, client: int, end: str = "_test") -> Iterator[None]:
+    """Errors about arrays name their file, and arrays as the file does, x and y with `end`; which
+    client it is needs no saying."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"{file}: {str(error).removeprefix(f'client {client}: ')}") from None
+        said = str(error).removeprefix(f"client {client}: ")
+        said = re.sub(r"\b([xy])_test\b", rf"\1{end}", said)
+        raise UserError(f"{file}: {said}") from None
