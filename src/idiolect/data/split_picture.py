@@ -64,10 +64,7 @@ def _page(names: list[str], heads: list[str], rows: list[list[int]]) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
     body = []
     for name, row in zip(names, rows, strict=True):
-        cells = "".join(
-            f'<td style="background:rgba({",".join(map(str, INK))},{n / most:.3f})">{n or ""}</td>'
-            for n in row
-        )
+        cells = "".join(_cell(n, n / most) for n in row)
         body.append(f"<tr><th>{html.escape(name)}</th>{cells}</tr>")
     return f"""<!doctype html>
 <meta charset="utf-8"><title>Split</title>
@@ -76,6 +73,12 @@ th{{font-weight:normal;text-align:left;padding:2px 6px}}table{{border-collapse:c
 <p>Samples by client and column; the darkest cell has {most}.</p>
 <table><tr><th></th>{head}</tr>{"".join(body)}</table>
 """
+
+
+def _cell(n: int, share: float) -> str:
+    """Darker for more; white letters where black ones could not be read."""
+    ink = f"background:rgba({','.join(map(str, INK))},{share:.3f})"
+    return f'<td style="{ink}{";color:white" if share > 0.5 else ""}">{n or ""}</td>'
 
 
 def _png(names: list[str], heads: list[str], rows: list[list[int]]) -> bytes:
@@ -103,7 +106,7 @@ def _png(names: list[str], heads: list[str], rows: list[list[int]]) -> bytes:
 
 def _ascii(text: str) -> str:
     """What the font that ships with Pillow can write."""
-    return text.encode("ascii", "replace").decode()
+    return text.replace("…", "...").encode("ascii", "replace").decode()
 
 
 def _most(rows: Sequence[Sequence[int]]) -> int:
