@@ -1,7 +1,7 @@
 """Comparisons and sweeps from Python: methods on your own federation, as a table and as run
 directories."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import nn
 from idiolect import methods as registry
 from idiolect.core import shown
 from idiolect.core.method import Method
+from idiolect.core.text import shortened
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
 from idiolect.report import write_report
@@ -77,6 +78,11 @@ def compare(
 
     >>> compare(["local", "fedavg", "fedas"], federation, MyModule(), out="runs/mine", lr=0.1)
     """
+    if isinstance(methods, str | Mapping | Method) or not isinstance(methods, Iterable):
+        raise UserError(
+            f'compare takes a list of methods, such as ["local", "fedavg"], got '
+            f"{shortened(repr(methods), 40)}"
+        )
     work = {key: options.pop(key) for key in LOCAL_WORK if key in options}
     made = [method_of(one, work, as_published) for one in methods]
     length = rounds or max(one.rounds_default for one in made)

@@ -13,6 +13,7 @@ from idiolect import methods
 from idiolect.core import augmentation, own_code, shown
 from idiolect.core.method import Method
 from idiolect.core.task import LearningTask
+from idiolect.core.text import shortened
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
 from idiolect.simulation import early_stop, metrics
@@ -140,6 +141,7 @@ def prepare(
     """The simulation that these options describe: files are read, own code that `allow_code` names
     is loaded, settings that change nothing are warned of. `simulate()` and the command line both
     come here."""
+    _check_types(federation, model)
     for line in method.without_effect() + options.without_effect():
         warnings.warn(line, stacklevel=3)
     check_method(method, federation.task, options.loss)
@@ -179,6 +181,19 @@ def prepare(
         keep=options.keep,
         learn=(loss, augment),
     )
+
+
+def _check_types(federation: object, model: object) -> None:
+    """Names are for the command line: from Python the data and the network are objects."""
+    if not isinstance(federation, Federation):
+        raise UserError(
+            "federation must be a Federation, as Federation.from_arrays makes one, got "
+            f"{shortened(repr(federation), 40)}"
+        )
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"model must be a torch.nn.Module, an object, got {shortened(repr(model), 40)}"
+        )
 
 
 def check_method(method: Method, task: LearningTask, loss: object) -> None:
