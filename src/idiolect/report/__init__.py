@@ -3,6 +3,7 @@
 From Python, `idiolect.report(["runs/a", "runs/b"], "report.html")` writes one.
 """
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -95,8 +96,21 @@ def write_report(
     path = Path(out)
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"{path}: a report is written as {', '.join(ENDINGS)}")
+    if target is not None:
+        _check_target(target, found)
     write(found, path, ENDINGS[path.suffix.lower()], target=target)
     return path
+
+
+def _check_target(target: float, found: Sequence[Run]) -> None:
+    """A target is a score of the one metric that all runs have, in its own unit."""
+    from idiolect.simulation.metrics import metric_of
+
+    metrics = [metric_of(run.table) for run in found]
+    if any(metric.share for metric in metrics) and not 0 < target <= 1:
+        raise UserError(f"target is a share here: 0.85 for 85 %, got {target}")
+    if not math.isfinite(target):
+        raise UserError(f"target must be a number, got {target}")
 
 
 class _Callable(ModuleType):
