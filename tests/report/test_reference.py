@@ -28,7 +28,7 @@ def compared(found: list[report.Run]) -> dict[str, str | None]:
     chosen = {
         run.path.name: run_groups.reference(run, found) for run in found if run.method == "fedavg"
     }
-    return {name: other and other.path.name for name, other in chosen.items()}
+    return {name: other.path.name if other else None for name, other in chosen.items()}
 
 
 @pytest.mark.parametrize(
