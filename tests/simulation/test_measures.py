@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from idiolect import methods
+from idiolect.engine.layers import linear
 from idiolect.errors import UserError
 from idiolect.simulation import metrics
 from idiolect.simulation.measures import Measures
@@ -97,10 +98,15 @@ def test_passes_of_the_network() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_flops_in_closed_form(engine: str) -> None:
+@pytest.mark.parametrize("onednn", [False, True])
+def test_flops_in_closed_form(engine: str, onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer of I x O costs 2 n I O forward and as much for its weights, and for its inputs where
-    they are not the samples: 3, 4 and 4 inputs here, 4, 4 and 3 outputs."""
-    how = {"engine": engine, "measure": Measures(flops=True)}
+    they are not the samples: 3, 4 and 4 inputs here, 4, 4 and 3 outputs; whoever computes it."""
+    if onednn and not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(linear, "MIN_PRODUCTS_FOR_ONEDNN", 0 if onednn else 10**12)
+    monkeypatch.setattr(linear, "onednn_is_faster", lambda: onednn)
+    how = {"engine": engine, "measure": Measures(flops=True), "dtype": "float32"}
     ran = Watched({"name": "fedavg", "epochs": 2, "batch_size": 4}, TINY, NET, 1, **how)
     forward = 3 * 4 + 4 * 4 + 4 * 3
     each = 2 * (forward + forward + (forward - 3 * 4))
