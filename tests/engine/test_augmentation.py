@@ -116,6 +116,9 @@ def darker(x, draw):
 def smaller(x, draw):
     return x[:1]
 
+def broken(x, draw):
+    return x * nothing
+
 def huber(net, params, x, y):
     import torch.nn.functional as F
     return F.cross_entropy(net(params, x), y, reduction="none").clamp(max=2)
@@ -138,6 +141,9 @@ def test_own_code_by_name_under_the_rules_of_own_code(tmp_path: Path, monkeypatc
     assert refused.exit_code == 2 and "--allow-code" in refused.stderr and not Path("b").exists()
     failed = call(*few, "--augment", "mine.py:smaller", "--out", "b")
     assert failed.exit_code == 2 and "must return a tensor like its batch" in failed.stderr
+    broken = call(*few, "--augment", "mine.py:broken", "--out", "b2")
+    assert broken.exit_code == 2 and "the traceback is in" in broken.stderr
+    assert f"failed at {Path('mine.py').resolve()}:9: NameError" in broken.stderr
     Path("a/summary.json").unlink()
     Path("mine.py").write_text(CODE.replace("max=2", "max=3"))
     changed = call("resume", "a")

@@ -152,11 +152,8 @@ def _checked(change: Callable[..., Any], name: str) -> Change:
     """Own code may fail in every way, and must keep the form of the batch."""
 
     def checked(x: Tensor, draw: np.random.Generator) -> Tensor:
-        try:
+        with own_code.running(f"augment '{name}'"):
             made = change(x, draw)
-        except Exception as error:
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise UserError(f"augment '{name}' failed: {told}; mend the function") from error
         if getattr(made, "shape", None) != x.shape or getattr(made, "dtype", None) != x.dtype:
             raise UserError(
                 f"augment '{name}' must return a tensor like its batch, {list(x.shape)} {x.dtype}"

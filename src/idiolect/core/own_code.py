@@ -8,13 +8,15 @@ what it names. What is loaded must be a class of the kind that is wanted before 
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from idiolect.core.text import reason
 from idiolect.errors import UserError
 
 T = TypeVar("T")
@@ -127,6 +129,23 @@ def fault(error: BaseException) -> tuple[str, str] | None:
             place = (_USER_CODE[module], f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}")
         at = at.tb_next
     return place
+
+
+@contextmanager
+def running(what: str) -> Iterator[None]:
+    """Own code may fail in every way: in one line, or with its own error where the command line
+    says the place and keeps the traceback. `what`: "loss 'huber'"."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        place = fault(error)
+        if place and not isinstance(error, OSError):
+            raise
+        at = f" at {place[1]}" if place else ""
+        told = f"{type(error).__name__}: {reason(error)}"
+        raise UserError(f"{what} failed{at}: {told}; mend the function") from error
 
 
 def fingerprint(name: str) -> str:

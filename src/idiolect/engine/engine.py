@@ -118,15 +118,8 @@ class Engine(ABC):
         at = self.samples.on_device(self.samples.parts["train"][0][[0, 0]])
         state = self.net.module.state_dict()
         params = {n: state[n].detach().clone() for n in self.net.names}
-        try:
+        with own_code.running(f"loss '{name}'"):
             out = loss(self.net, params, self.samples.inputs(at), self.samples.y[at])
-        except Exception as error:
-            fault = own_code.fault(error)
-            if fault and not isinstance(error, UserError | OSError):
-                raise  # the command line says where, and keeps the traceback
-            at_line = f" at {fault[1]}" if fault else ""
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise UserError(f"loss '{name}' failed{at_line}: {told}; mend the function") from error
         if getattr(out, "shape", None) != (2,):
             got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise UserError(f"loss '{name}' must give one value per sample, [2], got {got}")

@@ -31,20 +31,11 @@ class OwnFunction(OwnSource):
         """What the function returns; it is called only if `allow_code` names it."""
         make = own_code.load_function(self.name, "data", allow_code)
         options, metric = dict(self.options), None
-        try:
+        with own_code.running(f"data '{self.name}'"):
             takes = inspect.signature(make).parameters
             if "metric" not in takes:
                 metric = options.pop("metric", None)
             made = make(**options, **({"seed": seed} if "seed" in takes else {}))
-        except UserError:
-            raise
-        except (Exception, SystemExit) as error:  # own code may fail in every way
-            fault = own_code.fault(error)
-            if fault and not isinstance(error, OSError):
-                raise  # the command line says where, and keeps the traceback
-            at = f" at {fault[1]}" if fault else ""
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise UserError(f"data '{self.name}' failed{at}: {told}; mend the function") from error
         if isinstance(made, list | tuple):
             made = Federation.from_arrays(made)
         if not isinstance(made, Federation):
