@@ -45,6 +45,15 @@ def test_killed_and_resumed_equals_left_alone(tmp_path: Path) -> None:
     assert "already finished" in call("resume", "killed").stderr
 
 
+def test_a_finished_run_begins_again_from_the_start() -> None:
+    assert call("run", "fedavg", *TINY, "--out", "a").exit_code == 0
+    first = report.load(Path("a")).summary["accuracy"]
+    again = call("resume", "a", "--from-start")
+    assert again.exit_code == 0 and "already finished" not in again.stderr, again.output
+    assert "a/earlier-1" in again.stderr and Path("a/earlier-1/summary.json").exists()
+    assert report.load(Path("a")).summary["accuracy"] == first
+
+
 def test_exported_model_loads_into_the_plain_module_and_starts_another_run() -> None:
     assert call("run", "fedper", *TINY, "--save-models", "last", "--out", "a").exit_code == 0
     model = models.build({"name": "linear"}, (1, 8, 8), 10)

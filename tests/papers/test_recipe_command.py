@@ -12,7 +12,7 @@ import pytest
 from idiolect.papers.worker_pool import WorkerPool
 from idiolect.runs import directory
 from tests.cli.calls import call
-from tests.papers.tiny import numbers, start, tiny, written
+from tests.papers.tiny import TINY, numbers, start, tiny, written
 
 
 def test_the_whole_cycle() -> None:
@@ -44,6 +44,25 @@ def test_the_whole_cycle() -> None:
     assert json.loads(status.stdout)[0]["missing"] == [] and "done in" not in status.stderr
     for form, word in {"md": "<br>90 ± 1.5", "latex": r"\toprule", "csv": "paper_mean"}.items():
         assert word in call("recipe", "tiny.yaml", "--status", "--format", form).stdout
+
+
+def test_a_run_directory_of_an_earlier_revision_is_not_recorded_as_of_this_one() -> None:
+    """Its numbers would stand for ever. What it holds is put aside and run again."""
+    rows = [{"id": "fomo", "method": "fedfomo", "set": {"method.val_share": 0.2}}]
+    base = {**TINY["base"], "method": {"lr": 0.05}}
+    changes = {"rows": rows, "columns": TINY["columns"][:1], "claims": [], "paper_values": {}}
+    result = call("recipe", written(base=base, seeds=[0], quick={}, **changes))
+    assert result.exit_code == 0, result.output
+    [run] = Path("runs/recipes").iterdir()
+    env = json.loads((run / "env.json").read_text())
+    assert env.pop("revision") == 2
+    (run / "env.json").write_text(json.dumps(env))  # as it was before revisions were recorded
+    Path("results/tiny/runs.jsonl").unlink()
+    again = call("recipe", "tiny.yaml")
+    assert again.exit_code == 0 and "earlier-1" in again.stderr, again.output
+    assert (run / "earlier-1" / "summary.json").exists()
+    [line] = Path("results/tiny/runs.jsonl").read_text().splitlines()
+    assert json.loads(line)["machine"]["revision"] == 2
 
 
 def test_a_failing_cell_stops_no_other() -> None:

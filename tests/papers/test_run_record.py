@@ -9,10 +9,9 @@ import pytest
 
 from idiolect import methods
 from idiolect.errors import UserError
-from idiolect.papers import run_record
 from idiolect.papers.cells import Cell, cells
 from idiolect.papers.results import Results
-from idiolect.runs import checkpoint
+from idiolect.runs import checkpoint, revision
 from tests.papers.tiny import tiny
 
 STATS = {"mean": 0.5, "pooled": 0.5, "p10": 0.5, "worst": 0.5}
@@ -54,13 +53,13 @@ def test_runs_of_an_earlier_revision_of_their_method_do_not_count(
     method = type(methods.build(cell.config["method"]))
     put(json.dumps(made) + "\n")
     with monkeypatch.context() as patched:
-        run_record._revision.cache_clear()
+        revision._of_ours.cache_clear()
         patched.setattr(method, "revision", property(lambda self: 2))
         assert results().of(cell) is None and not results().records
         made["machine"]["revision"] = 2
         put(json.dumps(made) + "\n")
         assert results().of(cell) is not None
-    run_record._revision.cache_clear()
+    revision._of_ours.cache_clear()
     assert results().of(cell) is None
 
 

@@ -84,7 +84,7 @@ def _show(held: "Tournament", place: Path, as_json: bool) -> None:
     from idiolect import report as reports
     from idiolect.report.advised import Advised
 
-    runs, probe = [reports.load(item.out) for item in held.plans], reports.load(held.probe.out)
+    *runs, probe = reports.find([item.out for item in (*held.plans, held.probe)])
     advised = Advised.of(runs, probe, held.federation, held.left_out)
     file = advised.write(place)
     if as_json:

@@ -191,7 +191,7 @@ def _show(plan: "list[Plan]", place: Path, as_json: bool, title: str | None = No
 
     if not Ranks.current().first:
         return
-    found = [reports.load(item.out) for item in plan]
+    found = reports.find([item.out for item in plan])
     page = reports.write_all(found, place, LiveLine().note, title)
     if as_json:
         screen.print_json(reports.rows(found))

@@ -68,7 +68,7 @@ def run(
 def resume(
     path: Annotated[
         Path,
-        typer.Argument(metavar="RUN", parser=as_path, help="Directory of an unfinished run."),
+        typer.Argument(metavar="RUN", parser=as_path, help="Directory of a run."),
     ],
     from_start: Annotated[
         bool,
@@ -88,7 +88,7 @@ def resume(
     allowed = seal.approved(path, config) | {*(allow_code or ())}
     if seal.read(path) is None:  # else any change of it is found by the seal
         settings.check(config, path / "config.yaml", allowed)
-    if directory.state(path, config) == "finished":
+    if directory.state(path, config) == "finished" and not from_start:
         print(f"{path} is already finished", file=sys.stderr)
     build = builder(config, allowed, path)
     done = execute(
@@ -135,7 +135,7 @@ def show(place: Path, summary: dict[str, Any], as_json: bool) -> None:
     from idiolect import report as reports
     from idiolect.core.task import metric_named
 
-    screen.print_table([reports.load(place)])
+    screen.print_table(reports.find([place]))
     number = summary["protocol"]
     if number["name"] != "default" and number["value"] is not None:
         name = summary.get("metric", {}).get("name", "accuracy")

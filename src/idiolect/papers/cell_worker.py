@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from idiolect.errors import UserError
+from idiolect.runs import revision
 from idiolect.runs.build import build as from_config
 from idiolect.runs.execute import Saving, execute_together
 from idiolect.runs.interruption import Interrupted
@@ -93,7 +94,8 @@ def _run(job: dict[str, Any], told: Told) -> bool:
     configs, outs = [run["config"] for run in job["runs"]], [Path(r["out"]) for r in job["runs"]]
     try:
         build = partial(from_config, allow_code=job["allow_code"])
-        execute_together(configs, outs, resume=True, progress=told, build=build, saving=SAVING)
+        again = revision.earlier(configs, outs)
+        execute_together(configs, outs, True, told, build, again, SAVING)
     except Interrupted as stopped:
         told.tell("stopped", reason=str(stopped), ends=True)
         return False

@@ -25,7 +25,8 @@ from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment, StoredRun
 from idiolect.papers.recipe import Recipe
-from idiolect.papers.run_record import Record, read_records, revision
+from idiolect.papers.run_record import Record, read_records
+from idiolect.runs import revision
 from idiolect.runs.config import Config
 from idiolect.runs.directory import disk_errors
 from idiolect.runs.run_files import NAME, NAMES, Form, check_files, checked, read_json
@@ -259,7 +260,7 @@ def _machine(out: Path, config: Config) -> dict[str, Any]:
         "python": env.get("python"),
         "torch": env.get("packages", {}).get("torch"),
         "version": idiolect.__version__,
-        "revision": revision(config),
+        "revision": revision.recorded(env, out / "env.json"),
         "threads": env.get("threads"),
         "cores": os.cpu_count(),
     }

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from idiolect.core.text import one_line, shortened
 from idiolect.errors import UserError
 from idiolect.papers import numbers
 from idiolect.papers.cells import settings_digest
+from idiolect.runs import revision
 from idiolect.runs.config import Config
 from idiolect.runs.run_files import (
     NAME,
@@ -71,29 +71,13 @@ class Record:
     @property
     def is_current(self) -> bool:
         """Whether its method still computes what it computed then."""
-        return bool(self.machine.get("revision", 1) == revision(self.config))
+        return revision.is_current(self.config, self.machine.get("revision", revision.FIRST))
 
     def shown(self, metric: str) -> Any:
         """A number of the run; MISSING if only the run directory could tell it."""
         if metric in self.numbers:
             return self.numbers[metric]
         return numbers.from_summary(self.summary, metric)
-
-
-def revision(config: Config) -> int:
-    """Of the method with these settings as it is now; 1 where it is not ours."""
-    return _revision(json.dumps(config["method"]))
-
-
-@lru_cache(maxsize=4096)
-def _revision(section: str) -> int:
-    from idiolect import methods
-
-    known = json.loads(section)
-    try:
-        return methods.build(known).revision if known.get("name") in methods.REGISTRY else 1
-    except UserError:  # settings of another version: no cell has them
-        return 1
 
 
 def read_records(path: Path) -> list[Record]:

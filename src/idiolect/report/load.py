@@ -16,6 +16,7 @@ from idiolect.core import shown
 from idiolect.core.own_code import called
 from idiolect.core.text import shortened
 from idiolect.errors import UserError
+from idiolect.report.unlike import unlike
 from idiolect.runs import class_counts, run_files
 from idiolect.runs.directory import read_config, read_events
 from idiolect.runs.history import ClientLog, MatrixLog
@@ -138,4 +139,7 @@ def find(paths: Sequence[Path]) -> list[Run]:
         if first := seen.get(place):
             warnings.warn(f"{path} is the same run as {first}: it is counted once", stacklevel=2)
         seen.setdefault(place, path)
-    return [load(path) for path in seen.values()]
+    runs = [load(path) for path in seen.values()]
+    for line in unlike(runs):
+        warnings.warn(line, stacklevel=2)
+    return runs

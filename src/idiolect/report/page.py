@@ -67,6 +67,7 @@ def views(
         f'<p class="verdict">{escape(verdict(sets, found))}</p>',
         f'<p class="lead">{escape(page_tables.about(found))}</p>',
         page_tables.unfinished(found),
+        page_tables.unlike_runs(found),
         page_tables.summary(rows(found, target), sets),
         _section(
             figures,

@@ -13,6 +13,7 @@ from idiolect.report.plots import score_axis
 from idiolect.report.run_groups import Group
 from idiolect.report.significance import BOLD, NOTHING_BOLD
 from idiolect.report.tables import Row, cells, columns, headings, is_bold, meanings, score
+from idiolect.report.unlike import unlike
 from idiolect.runs import config as settings
 from idiolect.simulation import metrics
 
@@ -57,6 +58,11 @@ def unfinished(found: Sequence[Run]) -> str:
         for run in late
     ]
     return f'<p class="notice">Not finished yet: {", ".join(items)}.</p>'
+
+
+def unlike_runs(found: Sequence[Run]) -> str:
+    """Why some of the runs should not be compared."""
+    return "".join(f'<p class="notice">{escape(line)}.</p>' for line in unlike(found))
 
 
 def summary(table: Sequence[Row], sets: Sequence[Group]) -> str:

@@ -6,7 +6,6 @@ What is missing is run, what is unfinished is continued.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError, did_you_mean
 from idiolect.methods import REGISTRY
 from idiolect.runs import config as settings
-from idiolect.runs import directory
+from idiolect.runs import directory, revision, seal
 from idiolect.runs.build import load_federation
 from idiolect.runs.execute import Builder, execute_together
 from idiolect.runs.fair_work import shared_work
@@ -92,25 +91,47 @@ def _known(name: str, allow_code: Collection[str]) -> str:
 
 
 def run_all(plan: Sequence[Plan], progress: Progress, build: Builder | None = None) -> None:
-    """Run what is missing and continue what is unfinished."""
+    """Run what is missing, continue what is unfinished, and run again what an earlier revision of
+    its method made."""
     # All directories are checked before the first minute is spent.
     ranks = Ranks.current()
-    states = [ranks.agree(directory.state, item.out, item.config) for item in plan]
+    states = [ranks.agree(_state, item) for item in plan]
+    again = ranks.agree(_earlier, plan)
+    for words in again.values():
+        progress.note(f"{words}: it is run again")
     by_method: dict[str, list[Plan]] = {}  # seeds and values of one share a stack if they can
     for item, found in zip(plan, states, strict=True):
-        if found == "finished":
+        if found == "finished" and str(item.out) not in again:
             progress.note(f"{settings.label(item.config)}: already finished in {item.out}")
         else:
             by_method.setdefault(_stackable(item.config), []).append(item)
     for items in by_method.values():
         outs = [item.out for item in items]
-        execute_together([item.config for item in items], outs, True, progress, build)
+        execute_together([item.config for item in items], outs, True, progress, build, again)
+
+
+def _state(item: Plan) -> directory.State:
+    """How far a run is; UserError where other settings or other code made what is there."""
+    found = directory.state(item.out, item.config)
+    if found == "finished":
+        seal.check(item.out, item.config, lambda line: None)  # runs of earlier versions have none
+    return found
+
+
+def _earlier(plan: Sequence[Plan]) -> dict[str, str]:
+    """The runs that are made again, by their folders, with words for it."""
+    return revision.earlier([item.config for item in plan], [item.out for item in plan])
 
 
 def check_methods(plan: Sequence[Plan], allow_code: Collection[str] = ()) -> None:
     """Say before the first run which method cannot do what the data asks for."""
-    state = partial(Ranks.current().agree, directory.state)
-    todo = [item for item in plan if state(item.out, item.config) != "finished"]
+    ranks = Ranks.current()
+    again = ranks.agree(_earlier, plan)
+    states = [ranks.agree(_state, item) for item in plan]
+    todo = [
+        item for item, found in zip(plan, states, strict=True)
+        if found != "finished" or str(item.out) in again
+    ]  # fmt: skip
     if not todo:
         return  # the data may be elsewhere by now
     task = load_federation(todo[0].config, allow_code).task

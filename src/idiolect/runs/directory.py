@@ -71,8 +71,10 @@ def put_aside(out: Path) -> Path:
     numbers = (out / f"earlier-{number}" for number in count(1))
     aside = next(path for path in numbers if files.kind(path) is None)
     aside.mkdir()
-    # The checkpoints go last: rounds that have none are refused, whatever else is missing.
-    for name in sorted([*names, *parts], key=lambda name: name == "checkpoint"):
+    # A kill in between leaves no run that counts: what says "finished" goes first, what says who
+    # made the rest near the end, the checkpoints last, as rounds that have none are refused.
+    order = {"summary.json": -1, "env.json": 1, "checkpoint": 2}
+    for name in sorted([*names, *parts], key=lambda name: order.get(name, 0)):
         if files.kind(out / name) is not None:
             os.rename(out / name, aside / name)
     files.sync_folder(aside)

@@ -1,4 +1,4 @@
-"""env.json: what a run ran on, so that its numbers can be traced."""
+"""env.json: what computed a run, so that its numbers can be traced."""
 
 import hashlib
 import os
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from idiolect.data.federation import PARTS
 from idiolect.engine.ranks import Ranks
 from idiolect.errors import UserError
+from idiolect.runs import revision as revisions
 from idiolect.runs.run_files import read_json
 
 MOST_THREADS = 1024
@@ -22,9 +23,11 @@ PACKAGES = ("idiolect", "torch", "numpy", "pyarrow", "safetensors", "scikit-lear
 
 
 def describe(config: Mapping[str, Any], sim: Any = None) -> dict[str, Any]:
-    """Versions, machine, commit, command line, and fingerprints of the files a run starts from."""
+    """Versions, machine, commit, command line, revision of the method, and fingerprints of the
+    files a run starts from."""
     device = str(getattr(sim, "device", config["device"]))
-    return machine(device) | {"inputs": fingerprints(config, sim)}
+    about = {"revision": revisions.of(config), "inputs": fingerprints(config, sim)}
+    return machine(device) | about
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Running configs into run directories: a new run, a resumed one, or several in one stack."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -44,8 +44,9 @@ def execute(
     from_start: bool = False,
 ) -> dict[str, Any]:
     """Run a resolved config into `out`, or continue there; returns the summary. `from_start`: what
-    an unfinished run recorded is put aside, and it begins at round 0."""
-    return execute_together([config], [out], resume, progress, build, from_start)[0]
+    the run recorded is put aside, and it begins at round 0."""
+    again = [str(out)] if from_start else []
+    return execute_together([config], [out], resume, progress, build, again)[0]
 
 
 def execute_together(
@@ -54,24 +55,26 @@ def execute_together(
     resume: bool = False,
     progress: Progress | None = None,
     build: Builder | None = None,
-    from_start: bool = False,
+    from_start: Collection[str] = (),
     saving: Saving = ALWAYS,
 ) -> list[dict[str, Any]]:
     """Seeds and settings of one method, each into its own directory, in one stack where they can
-    be."""
+    be. `from_start`: the folders of runs that begin at round 0, whatever they recorded, which is
+    put aside."""
     build = build or from_config
     progress, ranks = progress or Progress(), Ranks.current()
     todo: list[tuple[Config, Path]] = []
     for config, folder in zip(configs, map(Path, outs), strict=True):
-        found = ranks.agree(directory.state, folder, config)
-        if found == "finished" and resume:
+        found, again = ranks.agree(directory.state, folder, config), str(folder) in from_start
+        if found == "finished" and resume and not again:
             continue
-        _refuse(folder, found, resume)
+        _refuse(folder, found, resume, again)
         tracking.check(config)
         if ranks.first:
             directory.check_writable(folder)
-        if found == "unfinished":
+        if found != "new":
             seal.check(folder, config, progress.note)
+        if found == "unfinished" and not again:
             same_threads(folder)
         todo.append((config, folder))
     if todo:
@@ -84,7 +87,7 @@ def _run(
     todo: Sequence[tuple[Config, Path, Any]],
     resume: bool,
     progress: Progress,
-    from_start: bool,
+    from_start: Collection[str],
     saving: Saving,
 ) -> None:
     ranks = Ranks.current()
@@ -119,7 +122,10 @@ def _run(
 
 
 def _opened(
-    todo: Sequence[tuple[Config, Path, Any]], resume: bool, progress: Progress, from_start: bool
+    todo: Sequence[tuple[Config, Path, Any]],
+    resume: bool,
+    progress: Progress,
+    from_start: Collection[str],
 ) -> list[Recorder]:
     """A recorder per run. All that is there is read and checked before anything is written."""
     ranks = Ranks.current()
@@ -128,10 +134,12 @@ def _opened(
     opened: list[Recorder] = []
     for config, out, sim in todo:
         # Another process may have come first while the data was loading.
-        found = ranks.agree(directory.state, out, config)
-        _refuse(out, found, resume)
-        if found == "unfinished" and from_start and ranks.first:
-            progress.note(f"what {out} recorded so far is in {directory.put_aside(out)}")
+        found, again = ranks.agree(directory.state, out, config), str(out) in from_start
+        _refuse(out, found, resume, again)
+        if found != "new" and again:
+            if ranks.first:
+                progress.note(f"what {out} recorded so far is in {directory.put_aside(out)}")
+            found = "unfinished"
         run: Recorder = kind(config, out, sim, progress)
         runs[found].append(run)
         opened.append(run)
@@ -219,8 +227,8 @@ def _go_on(group: list[Recorder]) -> str:
     return f"`idiolect resume {group[0].out}`" if len(group) == 1 else "the same command"
 
 
-def _refuse(out: Path, found: str, resume: bool) -> None:
-    if found == "finished":
+def _refuse(out: Path, found: str, resume: bool, again: bool) -> None:
+    if found == "finished" and not again:
         raise UserError(
             f"{out} already holds this run, finished; see `idiolect report {out}` or choose "
             "another --out"

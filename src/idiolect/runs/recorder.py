@@ -18,7 +18,7 @@ import numpy as np
 from idiolect.core import files
 from idiolect.core.own_code import called
 from idiolect.errors import UserError
-from idiolect.runs import checkpoint, class_counts, run_files, seal, tracking
+from idiolect.runs import checkpoint, class_counts, revision, run_files, seal, tracking
 from idiolect.runs.config import Config, digest, dump, label
 from idiolect.runs.directory import FILES, PARTS, read_events
 from idiolect.runs.environment import check_inputs, describe
@@ -62,6 +62,7 @@ class Recorder:
 
     def read(self) -> None:
         """Read what the run recorded so far."""
+        revision.check(self.out, self.config)
         check_inputs(self.out, self.config, self.sim)
         self.events = run_files.plain_events(read_events(self.out), self.out / "events.jsonl")
         with run_files.sound(self.clients.path):

@@ -72,6 +72,11 @@ def approved(out: Path, config: Config) -> set[str]:
     return {code["name"] for code in _codes(sealed)} if ours and same else set()
 
 
+def code(out: Path) -> dict[str, str]:
+    """SHA-256 of the own code a run began with, by its name."""
+    return {one["name"]: one["sha256"] for one in _codes(read(out) or {})}
+
+
 def read(out: Path) -> dict[str, Any] | None:
     """The seal; None where a run has none, as those of earlier versions."""
     try:
