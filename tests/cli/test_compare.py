@@ -224,6 +224,22 @@ def test_a_settings_file_of_one_method_gives_all_the_same_local_work() -> None:
     assert directory.read_config(Path("d/local-seed0"))["method"]["lr"] == 0.1
 
 
+def test_what_a_settings_file_says_about_one_method_is_left_out_for_others_with_a_warning() -> None:
+    file = "rounds: 1\nmodel: linear\nsplit: {clients: 4}\n"
+    method = "method: {name: fedprox, lr: 0.1, mu: 0.7, momentum: 0.9, clip: 1.0}\n"
+    Path("mine.yaml").write_text(file + method)
+    words = ["--config", "mine.yaml", "--set", "fedavg.momentum=0.5", "--json"]
+    result = call("compare", "local", "fedavg", "fedprox", *words, "--out", "c")
+    assert result.exit_code == 0, result.output
+    [said] = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert said == (
+        "warning: mine.yaml has settings of fedprox; left out for local: mu, momentum, clip; for "
+        "fedavg: mu, clip (give them with --set method.KEY=…)"
+    )
+    alone = call("compare", "fedprox", "--config", "mine.yaml", "--out", "d")
+    assert alone.exit_code == 0 and "left out" not in alone.stderr
+
+
 @pytest.mark.parametrize(
     "words", [["compare", "local"], ["advise"], ["demo"], ["recipe", "fedas-table3"]]
 )

@@ -102,7 +102,7 @@ def test_what_a_settings_file_says_about_another_method_is_left_out_with_a_warni
     result = call("run", "fedper", *words, "--out", "other")
     assert result.exit_code == 0, result.output
     [said] = [line for line in result.stderr.splitlines() if "left out" in line]
-    assert said.startswith("warning: mine.yaml has settings of fedavg, not of fedper; left out: lr")
+    assert said.startswith("warning: mine.yaml has settings of fedavg; left out for fedper: lr")
     assert "momentum" not in said
     same = call("run", "fedavg", *words, "--out", "same")
     assert same.exit_code == 0 and "left out" not in same.stderr

@@ -16,6 +16,7 @@ from idiolect.cli.options import (
     flags_of,
     with_settings,
 )
+from idiolect.cli.run import tell_left_out
 from idiolect.core.own_code import is_own
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def advise(
     place = out or Path("runs") / f"advise-{settings.short_name(data)}"
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())} | {*filter(is_own, names)}
     held = contest.tournament(names, chosen, place, config, flags, sets, allowed)
+    tell_left_out(config, {item.config["method"]["name"]: item.left_out for item in held.plans})
     held.run(LiveLine())
     if Ranks.current().first:
         _show(held, place, as_json)

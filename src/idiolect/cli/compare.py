@@ -18,7 +18,7 @@ from idiolect.cli.options import (
     flags_of,
     with_settings,
 )
-from idiolect.cli.run import unused
+from idiolect.cli.run import tell_left_out, unused
 from idiolect.core.own_code import is_own, whole
 from idiolect.errors import UserError
 
@@ -110,6 +110,7 @@ def compare(
     )
     build = builder(plan[0].config, allowed, config)
     comparison.check_methods(plan, allowed)
+    tell_left_out(config, {item.config["method"]["name"]: item.left_out for item in plan})
     if not as_published and not as_json and (apart := keeps_its_own([whole(n) for n in methods])):
         kept = "no local SGD, own settings kept; see samples and steps"
         print(f"{', '.join(apart)}: {kept}", file=sys.stderr)

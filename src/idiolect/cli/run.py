@@ -13,6 +13,7 @@ from idiolect.cli import screen
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.options import path as as_path
 from idiolect.cli.ui import page_beside
+from idiolect.core.own_code import called
 from idiolect.core.text import one_line
 
 commands = typer.Typer()
@@ -46,12 +47,14 @@ def run(
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
+    from idiolect.runs.fair_work import left_out
     from idiolect.runs.live_line import LiveLine
 
     flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
     resolved = settings.resolve(config, flags, sets, allowed)
-    tell_left_out(method, config, sets, resolved)
+    said = {} if config is None else settings.read_yaml(config)
+    tell_left_out(config, {method: left_out(resolved["method"]["name"], said, sets, resolved)})
     build = builder(resolved, allowed, config)
     place = out or unused(Path("runs") / _run_name(resolved))
     beside = page_beside(place) if ui and Ranks.current().first else nullcontext()
@@ -97,22 +100,25 @@ def resume(
     show(path, done, as_json)
 
 
-def tell_left_out(
-    method: str, file: Path | None, sets: Sequence[str], made: Mapping[str, Any]
-) -> None:
-    """A warning where a settings file has options of another method, which mean nothing here."""
+def tell_left_out(file: Path | None, left_out: Mapping[str, Sequence[str]]) -> None:
+    """A warning where a settings file has options of one method that mean nothing to others: those
+    that each of them does not get."""
     from idiolect.engine.ranks import Ranks
     from idiolect.runs.config import read_yaml
-    from idiolect.runs.fair_work import left_out
 
-    said = {} if file is None else read_yaml(file)
-    keys = left_out(method, said, sets, dict(made))
-    if keys and Ranks.current().first:
-        print(
-            f"warning: {file} has settings of {one_line(str(said['method']['name']))}, not of "
-            f"{method}; left out: {one_line(', '.join(keys))} (give them with --set method.KEY=…)",
-            file=sys.stderr,
-        )
+    alike: dict[str, list[str]] = {}
+    for method, keys in left_out.items():
+        if keys:
+            alike.setdefault(", ".join(keys), []).append(called(method))
+    if file is None or not alike or not Ranks.current().first:
+        return
+    of = called(str(read_yaml(file)["method"]["name"]))
+    told = "; ".join(f"for {', '.join(names)}: {keys}" for keys, names in alike.items())
+    print(
+        f"warning: {file} has settings of {one_line(of)}; left out {one_line(told)} (give them "
+        "with --set method.KEY=…)",
+        file=sys.stderr,
+    )
 
 
 def unused(path: Path) -> Path:

@@ -18,7 +18,7 @@ from idiolect.runs import config as settings
 from idiolect.runs import directory, revision, seal
 from idiolect.runs.build import load_federation
 from idiolect.runs.execute import Builder, execute_together
-from idiolect.runs.fair_work import shared_work
+from idiolect.runs.fair_work import left_out, shared_work
 from idiolect.runs.progress import Progress
 from idiolect.runs.trials import points
 from idiolect.simulation.simulate import check_method
@@ -30,6 +30,7 @@ class Plan:
 
     config: dict[str, Any]
     out: Path
+    left_out: tuple[str, ...] = ()  # what a settings file says about another method
 
 
 def plans(
@@ -74,7 +75,9 @@ def plans(
             given_here = {**flags, "method": method, "seed": seed}
             config = settings.resolve(file, given_here, [*told, *swept], allow_code)
             values = [_told(config, path, text) for path, text in point.items()]
-            made.append(Plan(config, out / "-".join([called(name), *values, f"seed{seed}"])))
+            place = out / "-".join([called(name), *values, f"seed{seed}"])
+            unused = left_out(name, below, [*told, *swept], config)
+            made.append(Plan(config, place, tuple(unused)))
     if len({item.out for item in made}) < len(made):
         raise UserError("--sweep takes different values for a setting")
     return made

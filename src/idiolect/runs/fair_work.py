@@ -9,7 +9,7 @@ from typing import Any
 
 from idiolect.core.fields import default_of
 from idiolect.core.method import SgdMethod
-from idiolect.core.own_code import called
+from idiolect.core.own_code import called, is_own, whole
 from idiolect.methods import REGISTRY
 from idiolect.runs.config import Config, parse_set
 
@@ -47,7 +47,8 @@ def left_out(name: str, file: Mapping[str, Any], sets: Sequence[str], made: Conf
     """What a settings file says about the method it names, and a run of the method `name` with the
     resolved config `made` does not have."""
     section = _section(file)
-    if section.get("name", name) == name:
+    of = section.get("name", name)
+    if name == (whole(of) if is_own(of) else of):
         return []
     told = {"name"} | {key for item in sets for key in _section(parse_set(item))}
     has, none = made["method"], object()
