@@ -33,6 +33,41 @@ def test_export_writes_a_model_and_its_card(federation: Federation) -> None:
     assert call("report", "r").exit_code == 0  # an export is no part of the run
 
 
+def test_export_replaces_no_other_model(federation: Federation) -> None:
+    for _ in range(2):  # of the same run and client
+        assert call("export", "r", "--client", "1", "--out", "model").exit_code == 0
+    assert call("run", "fedper", *TINY, "--seed", "1", "--out", "s").exit_code == 0
+    before = {path: path.read_bytes() for path in Path("model").iterdir()}
+    for run, client in (("r", "2"), ("s", "1")):
+        other = call("export", run, "--client", client, "--out", "model")
+        assert other.exit_code == 2 and "another folder with --out" in other.stderr, other.output
+        assert len(other.stderr.strip().splitlines()) == 1
+    assert {path: path.read_bytes() for path in before} == before
+    Path("notes").mkdir()
+    Path("notes/model.onnx").write_text("mine")
+    mine = call("export", "r", "--client", "1", "--out", "notes")
+    assert mine.exit_code == 2 and "model.onnx is there" in mine.stderr, mine.output
+
+
+def test_an_export_keeps_no_onnx_file_of_an_earlier_model(federation: Federation) -> None:
+    """It would stand beside weights it does not have."""
+    assert call("export", "r", "--client", "1", "--out", "model").exit_code == 0
+    Path("model/model.onnx").write_text("of the round before")
+    again = call("export", "r", "--client", "1", "--out", "model")
+    assert again.exit_code == 0 and "model.onnx is deleted" in again.stderr, again.output
+    assert not Path("model/model.onnx").exists()
+
+
+def test_adapt_takes_no_export_of_a_client_for_a_newcomers_model(federation: Federation) -> None:
+    """Also where the newcomer is called as the client is."""
+    train, test = federation.train[0], federation.test[0]
+    x, y = federation.x.numpy(), federation.y.numpy()
+    np.savez("1.npz", x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
+    assert call("export", "r", "--client", "1", "--out", "model").exit_code == 0
+    done = call("adapt", "r", "--data", "1.npz", "--out", "model")
+    assert done.exit_code == 2 and "another folder with --out" in done.stderr, done.output
+
+
 def test_export_names_what_onnx_needs(federation: Federation) -> None:
     result = call("export", "r", "--client", "0", "--onnx")
     if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxscript"):

@@ -1,5 +1,6 @@
 """`idiolect export`, `predict` and `adapt`: what a run's models are good for afterwards."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,13 +44,17 @@ def export(
 ) -> None:
     """Write a client's personal model as safetensors, with a card that says what it is."""
     from idiolect.core.task import metric_named
-    from idiolect.runs import personal_export
+    from idiolect.runs import personal_export, targets
     from idiolect.runs.trained_run import TrainedRun
 
     run = TrainedRun(path, allow_code or ())
     number = run.client(client)
     place = out or path / "exports" / f"client_{number:04d}"
+    targets.no_other_model(place, run.config, number, run.federation.names[number])
+    gone = not onnx and (place / personal_export.ONNX).exists()
     card = personal_export.export(run, number, place, licence, onnx)
+    if gone:
+        print("the earlier model.onnx is deleted; --onnx writes it again", file=sys.stderr)
     if as_json:
         screen.print_json(card)
         return
@@ -62,7 +67,7 @@ def export(
     )
     print(f"model: {place / 'model.safetensors'}\ncard: {place / 'card.json'}")
     if onnx:
-        print(f"ONNX: {place / 'model.onnx'}")
+        print(f"ONNX: {place / personal_export.ONNX}")
 
 
 @commands.command(
@@ -144,7 +149,7 @@ def adapt(
 
     name = data.stem if client is None else client
     place, run = out or data.with_name(f"{data.stem}.model"), TrainedRun(path, allow_code or ())
-    targets.no_other_model(place, run.config, name)
+    targets.no_other_model(place, run.config, run.federation.n_clients, name)
     joined, found = newcomer.adapt(run, data, name)
     module = joined.module(found.model)
     card = personal_export.describe(joined, found.client, found.model, module, licence)

@@ -25,6 +25,7 @@ from idiolect.runs.config import digest
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
 
 Card = dict[str, Any]
+ONNX = "model.onnx"
 MOST_NAMED = 50  # classes in README.md; the card has all
 
 
@@ -40,7 +41,7 @@ def export(
     card["metric"]["reported"] = run.accuracy(client, model.round)
     write(out, model, card)
     if onnx:
-        onnx_file.write(module, run.federation, out / "model.onnx")
+        onnx_file.write(module, run.federation, out / ONNX)
     return card
 
 
@@ -95,8 +96,11 @@ def describe(
 
 
 def write(out: Path, model: PersonalModel, card: Card) -> None:
-    """The files of an export, each whole or as it was."""
+    """The files of an export, each whole or as it was. An ONNX file of an earlier one goes first:
+    it would be of another model."""
     out.mkdir(parents=True, exist_ok=True)
+    if files.kind(out / ONNX) == "a file":
+        (out / ONNX).unlink()
     files.write_tensors(out / "model.safetensors", model.merged)
     if card["adapt"]:
         files.write_tensors(out / "adapters.safetensors", tree.pick(model.weights, model.trained))

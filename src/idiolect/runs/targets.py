@@ -10,7 +10,9 @@ from idiolect.runs.config import digest
 from idiolect.runs.directory import FILES, PARTS
 
 BESIDES = (seal.FILE, ".lock", "log", "flower", "exports", "earlier-*")  # what a run may have too
-MODEL_FILES = ("model.safetensors", "adapters.safetensors", "card.json", "README.md")
+MODEL_FILES = (
+    "model.safetensors", "adapters.safetensors", "model.onnx", "card.json", "README.md"
+)  # fmt: skip
 
 
 def outside_runs(target: Path) -> None:
@@ -43,15 +45,16 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def no_other_model(place: Path, config: dict[str, Any], client: str) -> None:
+def no_other_model(place: Path, config: dict[str, Any], number: int, client: str) -> None:
     """Refuse a folder with files that a model's would replace, unless they are of the same client
-    and run."""
+    and run: `number` tells a client from a newcomer that was given its name."""
     there = [name for name in MODEL_FILES if (place / name).exists()]
     if not there:
         return
     try:
         card = run_files.read_json(place / "card.json")
-        same = card["run"] == digest(config) and card["client"]["name"] == client
+        of = card["run"], card["client"]["id"], card["client"]["name"]
+        same = of == (digest(config), number, client)
     except (UserError, KeyError, TypeError):
         same = False
     if not same:
