@@ -8,11 +8,13 @@ from copy import deepcopy
 
 import pytest
 import torch
+import torch.nn.functional as functional
 from torch import nn
 
 from idiolect import methods
 from idiolect.engine import layers
 from idiolect.engine.layers import conv
+from idiolect.models import adapters
 from tests.conftest import run
 from tests.engine.engines import LOCAL, RAGGED, assert_agree
 
@@ -54,6 +56,54 @@ def test_networks_with_them_are_stacked() -> None:
     assert ours.engine.name == "stacked"
     assert_agree(run(method, RAGGED, net, 2, engine="loop"), ours)
     assert net[1].inplace and net[3].inplace
+
+
+class Writing(nn.Module):
+    """Writes into what its layers give, by functions and operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 3, 3, padding=1)
+        self.head = nn.Linear(300, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.second(functional.relu(self.first(x), inplace=True))
+        h += 1
+        out: torch.Tensor = self.head(h.mul_(2).relu_().flatten(1))
+        out -= out.mean()
+        return out
+
+
+@pytest.mark.parametrize("route", ["each", "grouped"])
+def test_a_network_may_write_into_the_outputs_of_one_client(
+    route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when one client is left on a GPU."""
+    monkeypatch.setattr(conv, "in_transform", lambda: True)
+    monkeypatch.setattr(conv, "_route", lambda *given: route)
+    plain = Writing().double()
+    ours = deepcopy(plain)
+    layers.install(ours, torch.device("cuda"))
+    x, found = torch.randn(3, 1, 12, 12, dtype=torch.float64), []
+    for net in (plain, ours):
+        y = net(x)
+        found.append([y, *torch.autograd.grad(y.square().sum(), list(net.parameters()))])
+    for true, one in zip(*found, strict=True):
+        torch.testing.assert_close(one, true)
+
+
+@pytest.mark.parametrize("adapt", [None, "lora:2,head"])
+def test_networks_that_write_into_outputs_are_stacked(adapt: str | None) -> None:
+    torch.manual_seed(0)
+    net = Writing().double()
+    if adapt:
+        net = adapters.adapted(net, adapt)
+    method = methods.build(LOCAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = run(method, RAGGED, net, 2, engine="stacked")
+    assert ours.engine.name == "stacked"
+    assert_agree(run(method, RAGGED, net, 2, engine="loop"), ours)
 
 
 class Ignoring(nn.Module):

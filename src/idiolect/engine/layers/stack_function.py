@@ -1,6 +1,7 @@
 """What layers of K clients have in common."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +19,10 @@ from torch.autograd import Function
 
 class Stacked(Function):
     """A map over stacks: the first axis of every tensor is the client."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.forward = staticmethod(own_outputs(cls.forward))  # type: ignore[method-assign]
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
@@ -39,6 +44,22 @@ class Stacked(Function):
         if isinstance(out, tuple):
             return tuple(one.unflatten(0, (n, -1)) for one in out), (0,) * len(out)
         return out.unflatten(0, (n, -1)), 0
+
+
+def own_outputs(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A map that gives no views of what it made inside: PyTorch would let no network write into
+    them, as `F.relu(h, inplace=True)` does."""
+
+    @wraps(forward)
+    def wrapped(*args: Any) -> Any:
+        out = forward(*args)
+        return tuple(map(_own, out)) if isinstance(out, tuple) else _own(out)
+
+    return wrapped
+
+
+def _own(x: Tensor) -> Tensor:
+    return x.detach() if x._is_view() else x
 
 
 def with_clients(x: Tensor, dim: int | None, clients: int) -> Tensor:

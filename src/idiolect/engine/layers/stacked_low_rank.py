@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from idiolect.engine.layers import conv, linear
-from idiolect.engine.layers.stack_function import in_transform, with_clients
+from idiolect.engine.layers.stack_function import in_transform, own_outputs, with_clients
 from idiolect.models import low_rank
 
 
@@ -66,6 +66,7 @@ class LowRankProduct(Function):
     The weight is frozen and gets no gradient."""
 
     @staticmethod
+    @own_outputs
     def forward(x: Tensor, w: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
         base = (x.flatten(0, 1) @ w.T).unflatten(0, x.shape[:2])
         base = base if bias is None else base.add_(bias[:, None])
