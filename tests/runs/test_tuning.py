@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from idiolect.errors import UserError
+from idiolect.report import load
 from idiolect.runs import tuning
 from idiolect.runs.compare import Plan, plans
+from idiolect.runs.directory import read_config
+from idiolect.runs.execute import execute
 from idiolect.runs.history import ClientLog
 from idiolect.runs.progress import Progress
+from tests.runs.killed import Killed
 
 SETS = ["rounds=2", "model.name=linear", "split.clients=4", "split.val_share=0.3"]
 
@@ -25,7 +29,7 @@ def planned(
 def test_the_best_on_validation_is_chosen_and_only_it_is_reported(tmp_path: Path) -> None:
     plan = planned(tmp_path, ["local", "fedavg"], "lr=0.0001,0.3,0.001", seeds=(0, 1))
     tuned = tuning.tune(plan, Progress())
-    kept = tuning.keep_chosen(tuned, tmp_path)
+    kept = tuning.keep_chosen(tuned, tmp_path, Progress())
     names = ["local-seed0", "local-seed1", "fedavg-seed0", "fedavg-seed1"]
     assert [item.out.name for item in kept] == names
     assert all(item.config["method"]["lr"] == 0.3 for item in kept)
@@ -39,10 +43,54 @@ def test_the_best_on_validation_is_chosen_and_only_it_is_reported(tmp_path: Path
     assert written["chosen_first"]["local"][0]["values"] == {"lr": 0.3}
     # Again: nothing is run or copied a second time.
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
-    again = tuning.keep_chosen(tuning.tune(plan, Progress()), tmp_path)
+    again = tuning.keep_chosen(tuning.tune(plan, Progress()), tmp_path, Progress())
     assert [item.out for item in again] == [item.out for item in kept]
     after = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     assert {p for p in before if before[p] != after[p]} == {tmp_path / "tuning.json"}
+
+
+def test_more_trials_may_choose_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was chosen before is put aside, with a word; another run is told before the trials."""
+
+    def chosen(*values: str) -> Plan:
+        plan = planned(tmp_path, ["local"], f"lr={','.join(values)}")
+        tuning.check_places(plan, tmp_path)
+        [kept] = tuning.keep_chosen(tuning.tune(plan, Progress()), tmp_path, Progress())
+        return kept
+
+    assert chosen("0.0001", "0.001").config["method"]["lr"] == 0.001
+    again = chosen("0.0001", "0.001", "0.3")
+    assert again.config["method"]["lr"] == 0.3 and again.out == tmp_path / "local-seed0"
+    assert read_config(again.out)["method"]["lr"] == 0.3
+    assert load(again.out).finished and (again.out / "earlier-1" / "summary.json").exists()
+    assert "earlier-1" in capsys.readouterr().err
+    with pytest.raises(UserError, match="another run"):
+        chosen("0.0002", "0.0003")
+    assert not (tmp_path / "trials" / "local-lr0.0002-seed0").exists()
+
+
+def test_a_chosen_run_is_that_of_the_trial(tmp_path: Path) -> None:
+    """Where a comparison without tuning was stopped with the same settings, and where the trial was
+    made again since."""
+    plan = planned(tmp_path, ["local"], "lr=0.0001,0.3")
+    [killed] = [item.config for item in plan if item.config["method"]["lr"] == 0.3]
+    place = tmp_path / "local-seed0"
+    with pytest.raises(Killed):
+        execute(killed, place, progress=Dying())
+    tuned = tuning.tune(plan, Progress())
+    for _ in range(2):
+        [kept] = tuning.keep_chosen(tuned, tmp_path, Progress())
+        assert load(kept.out).finished and len(load(kept.out).events) == 3
+    trial = tmp_path / "trials" / "local-lr0.3-seed0"
+    summary = json.loads((trial / "summary.json").read_text()) | {"seconds": 1.5}
+    (trial / "summary.json").write_text(json.dumps(summary))
+    [kept] = tuning.keep_chosen(tuned, tmp_path, Progress())
+    assert load(kept.out).summary["seconds"] == 1.5
+
+
+class Dying(Progress):
+    def update(self, event: Any, member: int = 0) -> None:
+        raise Killed
 
 
 def _validation(out: Path) -> float:

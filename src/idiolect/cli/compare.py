@@ -144,7 +144,7 @@ def _tuned(plan: "list[Plan]", place: Path, build: "Builder") -> "list[Plan]":
     from idiolect.runs import tuning
     from idiolect.runs.live_line import LiveLine
 
-    tuning.trials_of(plan)  # a mistake is told before the data is read
+    tuning.check_places(plan, place)  # a mistake is told before the data is read
     tuning.check_validation(build(plan[0].config).federation)
     progress = LiveLine()
     tuned = tuning.tune(plan, progress, build)
@@ -154,7 +154,7 @@ def _tuned(plan: "list[Plan]", place: Path, build: "Builder") -> "list[Plan]":
         best = trials[0]
         shown = _validation_score(best)
         progress.note(f"{name}: {best.told} of {len(trials)} trials, {shown} on validation samples")
-    return tuning.keep_chosen(tuned, place)
+    return tuning.keep_chosen(tuned, place, progress)
 
 
 def _validation_score(trial: "Trial") -> str:

@@ -1,7 +1,8 @@
 """Honest tuning: each method's values are chosen on validation data, by the same number of trials.
 
 Trials are runs in `OUT/trials`. The chosen ones are copied to `OUT/METHOD-seedK`, the place a
-comparison without tuning has them, so that only they are reported; `OUT/tuning.json` has all.
+comparison without tuning has them, so that only they are reported; `OUT/tuning.json` has all. With
+more trials another may be chosen: what was chosen before is put aside.
 """
 
 import os
@@ -16,7 +17,7 @@ from idiolect.core.own_code import called
 from idiolect.errors import UserError
 from idiolect.runs import directory, run_files
 from idiolect.runs.compare import Plan, run_all
-from idiolect.runs.config import differences
+from idiolect.runs.config import Config, differences, digest
 from idiolect.runs.execute import Builder
 from idiolect.runs.history import ClientLog
 from idiolect.runs.progress import Progress
@@ -88,14 +89,23 @@ def tune(
     }
 
 
-def keep_chosen(tuned: dict[str, list[Trial]], out: Path) -> list[Plan]:
+def check_places(plan: Sequence[Plan], out: Path) -> None:
+    """Before the first trial: where the chosen runs will be there may be trials chosen before, and
+    nothing else."""
+    for name, trials in trials_of(plan).items():
+        for item in trials[0].plans:
+            _check_place(_place(name, item, out), trials, item.config)
+
+
+def keep_chosen(tuned: dict[str, list[Trial]], out: Path, progress: Progress) -> list[Plan]:
     """Copy the chosen runs to their place in the comparison, and write down what was chosen."""
     kept = []
     for name, trials in tuned.items():
         for item in trials[0].plans:
-            place = out / f"{name}-seed{item.config['seed']}"
-            if directory.state(place, item.config) == "new":
-                _copy(item.out, place)
+            place = _place(name, item, out)
+            _check_place(place, trials, item.config)
+            if not _is_copy(place, item.out):
+                _copy(item.out, place, progress)
             kept.append(replace(item, out=place))
     told = {name: [_plain(trial) for trial in trials] for name, trials in tuned.items()}
     files.write_json(out / "tuning.json", {"selected_on": SELECTED_ON, "chosen_first": told})
@@ -106,13 +116,46 @@ def _plain(trial: Trial) -> dict[str, Any]:
     return {"values": trial.values, "validation": trial.validation}
 
 
-def _copy(run: Path, place: Path) -> None:
+def _place(name: str, item: Plan, out: Path) -> Path:
+    return out / f"{name}-seed{item.config['seed']}"
+
+
+def _check_place(place: Path, trials: Sequence[Trial], config: Config) -> None:
+    plans = [item for trial in trials for item in trial.plans]
+    known = {digest(item.config) for item in plans if item.config["seed"] == config["seed"]}
+    if directory.state(place, None) != "new":
+        there = directory.read_config(place)
+        directory.state(place, there if digest(there) in known else config)
+
+
+def _is_copy(place: Path, run: Path) -> bool:
+    """Whether the run was copied there, whole: a summary has seconds that no other run took."""
+    made, there = run / "summary.json", place / "summary.json"
+    return there.exists() and there.read_bytes() == made.read_bytes()
+
+
+def _copy(run: Path, place: Path, progress: Progress) -> None:
     draft = place.with_name(f".{place.name}.draft")
     if files.kind(draft) == "a folder":  # of a copy that was killed
         shutil.rmtree(draft)
-    shutil.copytree(run, draft, ignore=shutil.ignore_patterns(".lock"))
-    os.rename(draft, place)
+    shutil.copytree(run, draft, ignore=shutil.ignore_patterns(".lock", "exports", "earlier-*"))
+    if directory.state(place, None) == "new":
+        os.rename(draft, place)
+    else:
+        _replace(place, draft, progress)
     files.sync_folder(place.parent)
+
+
+def _replace(place: Path, draft: Path, progress: Progress) -> None:
+    """Put another run in the place of one, which is put aside; what says "finished" comes last."""
+    with directory.locked(place):
+        aside = directory.put_aside(place)
+        progress.note(f"what {place} recorded so far is in {aside}")
+        for name in sorted(os.listdir(draft), key=lambda name: name == "summary.json"):
+            if files.kind(place / name) == "a folder":  # not of the run alone, as that of its logs
+                os.rename(place / name, aside / name)
+            os.replace(draft / name, place / name)
+        draft.rmdir()
 
 
 def _validated(trial: Trial) -> Trial:
