@@ -247,3 +247,16 @@ def test_an_empty_list_of_seeds_is_refused(words: list[str]) -> None:
     result = call(*words, "--seeds", "", "--out", "c")
     assert result.exit_code == 2 and "--seeds takes whole numbers" in result.stderr, result.output
     assert not Path("c").exists()
+
+
+def test_a_finished_run_of_another_schedule_is_not_taken_for_this_one() -> None:
+    """The settings name the file alone; what is in it made the run."""
+    Path("who.json").write_text("[[0, 1], [2, 3]]")
+    words = ["compare", "fedavg", *TINY, "--schedule", "who.json", "--out", "c"]
+    assert call(*words).exit_code == 0
+    Path("who.json").write_text("[[0, 1], [2, 1]]")
+    other = call(*words)
+    assert other.exit_code == 2 and "changed since the run started (c/fedavg-seed0)" in other.stderr
+    assert len(other.stderr.strip().splitlines()) == 1
+    Path("who.json").unlink()
+    assert "who.json" in call(*words).stderr

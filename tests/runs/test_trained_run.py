@@ -1,5 +1,6 @@
 """A run opened again: its clients' models are those it reported."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -167,3 +168,11 @@ def test_a_newcomer_learns_from_its_own_samples(tmp_path: Path) -> None:
     opened = run(tmp_path / "run", "fedavg", "method.lr=0.1", "method.epochs=3")
     _, found = newcomer.adapt(opened, own_file(opened, tmp_path / "new.npz"), "new")
     assert found.trained > found.delivered
+
+
+def test_the_state_of_another_revision_is_read_with_a_warning(tmp_path: Path) -> None:
+    opened = run(tmp_path / "r", "fedavg")
+    env = json.loads((opened.path / "env.json").read_text())
+    (opened.path / "env.json").write_text(json.dumps(env | {"revision": 7}))
+    with pytest.warns(UserWarning, match="made by revision 7 of fedavg, which has revision 1 now"):
+        opened.restore()

@@ -5,6 +5,7 @@ What is missing is run, what is unfinished is continued.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from idiolect.methods import REGISTRY
 from idiolect.runs import config as settings
 from idiolect.runs import directory, revision, seal
 from idiolect.runs.build import load_federation
+from idiolect.runs.environment import check_inputs
 from idiolect.runs.execute import Builder, execute_together
 from idiolect.runs.fair_work import left_out, shared_work
 from idiolect.runs.progress import Progress
@@ -114,10 +116,12 @@ def run_all(plan: Sequence[Plan], progress: Progress, build: Builder | None = No
 
 
 def _state(item: Plan) -> directory.State:
-    """How far a run is; UserError where other settings or other code made what is there."""
+    """How far a run is; UserError where other settings, code or files made what is there."""
     found = directory.state(item.out, item.config)
     if found == "finished":
         seal.check(item.out, item.config, lambda line: None)  # runs of earlier versions have none
+        with suppress(OSError):  # the files it started from may be elsewhere by now
+            check_inputs(item.out, item.config)
     return found
 
 

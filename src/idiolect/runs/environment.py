@@ -73,15 +73,19 @@ def fingerprints(config: Mapping[str, Any], sim: Any = None) -> dict[str, str]:
     return found
 
 
-def check_inputs(out: Path, config: Mapping[str, Any], sim: Any) -> None:
-    """Refuse to go on with other data or files than the run in `out` began with."""
+def check_inputs(out: Path, config: Mapping[str, Any], sim: Any = None) -> None:
+    """Refuse to go on with other data or files than the run in `out` began with; without `sim`, of
+    the files alone."""
     began = read_json(out / "env.json").get("inputs", {})
     if not isinstance(began, dict):
         raise UserError(f"{out / 'env.json'} is damaged: inputs must hold keys and values")
     for name, digest in fingerprints(config, sim).items():
         if began.get(name, digest) != digest:
             what = config["data"]["name"] if name == "data" else config[name]
-            raise UserError(f"{name}: {what} changed since the run started; put it back")
+            raise UserError(
+                f"{name}: {what} changed since the run started ({out}); put it back, or choose "
+                "another --out"
+            )
 
 
 _digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # the runs of a comparison share data

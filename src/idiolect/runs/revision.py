@@ -37,13 +37,13 @@ def is_current(config: Config, made_by: int | None) -> bool:
 
 def earlier(configs: Sequence[Config], outs: Sequence[Path]) -> dict[str, str]:
     """The runs that an earlier revision made, by their folders, with words for it."""
-    found = {str(out): _of_folder(config, out) for config, out in zip(configs, outs, strict=True)}
+    found = {str(out): of_folder(config, out) for config, out in zip(configs, outs, strict=True)}
     return {out: words for out, words in found.items() if words}
 
 
 def check(out: Path, config: Config) -> None:
     """Refuse to go on with what an earlier revision began."""
-    if words := _of_folder(config, out):
+    if words := of_folder(config, out):
         # The sites of a real federation keep what they learned: they begin in another folder.
         sites = config["data"]["name"] == "sites"
         begin = "begin in another --out" if sites else (
@@ -69,7 +69,8 @@ def told(config: Config, env: Mapping[str, Any], out: Path) -> str:
     return f"{out} was made by revision {made_by} of {name}, which has revision {of(config)} now"
 
 
-def _of_folder(config: Config, out: Path) -> str:
+def of_folder(config: Config, out: Path) -> str:
+    """The same, read from the run's folder."""
     return told(config, read_json(out / "env.json"), out)
 
 

@@ -1,6 +1,7 @@
 """A run opened again for its models: its clients, and what each of them predicts with."""
 
 import re
+import warnings
 from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from idiolect.core.text import shortened
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
 from idiolect.errors import UserError, did_you_mean
-from idiolect.runs import checkpoint, directory, run_files, seal
+from idiolect.runs import checkpoint, directory, revision, run_files, seal
 from idiolect.runs import config as settings
 from idiolect.runs.build import builder
 from idiolect.runs.config import RunConfig
@@ -130,6 +131,8 @@ class TrainedRun:
 
     def restore(self) -> int:
         """Put the simulation where the last checkpoint left it; its round."""
+        if words := revision.of_folder(self.config, self.path):
+            warnings.warn(f"{words}: its state is read as the present one's", stacklevel=2)
         folder = self.path / "checkpoint"
         newest = max(checkpoint.rounds(folder), default=checkpoint.NOTHING_YET)
         if newest == checkpoint.NOTHING_YET:
