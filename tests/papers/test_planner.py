@@ -30,6 +30,17 @@ def test_seeds_of_a_cell_are_one_job() -> None:
     assert len({out for job in found for out in job.outs}) == 10
 
 
+def test_a_new_revision_of_a_method_does_not_take_the_runs_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A finished directory has the same settings; its numbers are the old method's."""
+    [before] = {out for job in jobs(tiny()) for out in job.outs if "fedavg" in out.name
+                and job.places == {("fedavg", "skewed")} and "seed0" in out.name}  # fmt: skip
+    monkeypatch.setattr(planner, "revision", lambda config: 2)
+    later = {out for job in jobs(tiny()) for out in job.outs}
+    assert before not in later and len(later) == 10
+
+
 def test_cells_that_show_other_numbers_of_a_run_share_it() -> None:
     columns = [{"id": "client"}, {"id": "server", "metric": "server_accuracy"}]
     rows = [{"id": "fedavg", "method": "fedavg"}]
