@@ -36,7 +36,8 @@ class RecipePart:
     recipe: Recipe
     results: Results
     tuned: Tuned
-    found: Missing
+    found: Missing  # of the cells that were asked for
+    whole: Missing  # of all, which the written table shows
 
     @cached_property
     def values(self) -> dict[tuple[str, str, str], dict[int, float]]:
@@ -44,13 +45,10 @@ class RecipePart:
 
     @cached_property
     def table(self) -> PaperTable:
-        states = {(cell.row, cell.column): "stopped" for cell in self.found.broken}
+        states = {(cell.row, cell.column): "stopped" for cell in self.whole.broken}
         states |= tuned_rows.states(self.tuned)
-        states |= {(cell.row, cell.column): "no data" for cell, _ in self.found.no_data}
-        failed = self.results.failures()
-        for cell in (cell for job in self.found.jobs for cell in job.cells):
-            if cell.name in failed:
-                states[cell.row, cell.column] = "failed"
+        states |= {(cell.row, cell.column): "no data" for cell, _ in self.whole.no_data}
+        states |= dict.fromkeys(self.results.failed_places(), "failed")
         return PaperTable(self.recipe, self.values, states, self.results.quick, self.tuned)
 
     def verdicts(self) -> list[Verdict]:
@@ -103,7 +101,7 @@ class RecipePart:
     @property
     def lost_its_data(self) -> bool:
         """Whether data is not here that was there when the results were written."""
-        places = {(cell.row, cell.column) for cell, _ in self.found.no_data}
+        places = {(cell.row, cell.column) for cell, _ in self.whole.no_data}
         told = self.results.states()
         return any(told.get(place) != "no data" for place in places)
 
@@ -123,7 +121,7 @@ class RecipePart:
         """Table, verdicts, cells and figure into the folder of results."""
         folder = self.results.folder
         with self.results.locked():
-            self.results.lacking_data(self.found.no_data)
+            self.results.lacking_data(self.whole.no_data)
             cell_list.write(self.results)
             for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
                 files.write_text(folder / f"table.{ending}", self.rendered(form))
@@ -236,10 +234,12 @@ class Campaign:
             tried = trials(recipe, self.quick, only, self.how)
             return [*tried, *cells(recipe, self.seeds, self.quick, only, self.how, chosen)]
 
-        wanted = planned(self.only)
+        everything = planned(())
+        whole = found = planner.missing(results, everything, self.out)
         if self.only:
-            wanted = with_cells_of_the_same_runs(wanted, planned(()))
-        return RecipePart(recipe, results, tuned, planner.missing(results, wanted, self.out))
+            wanted = with_cells_of_the_same_runs(planned(self.only), everything)
+            found = planner.missing(results, wanted, self.out)
+        return RecipePart(recipe, results, tuned, found, whole)
 
     def take_over(
         self, note: Callable[[str], None], of: Sequence[RecipePart] | None = None

@@ -143,7 +143,11 @@ class Results:
         found: dict[tuple[str, str], str] = {}
         for told in self._no_data().values():
             found |= dict.fromkeys((_place(name) for name in told["cells"]), "no data")
-        return found | {_place(name): "failed" for name in self.failures()}
+        return found | dict.fromkeys(self.failed_places(), "failed")
+
+    def failed_places(self) -> set[tuple[str, str]]:
+        """Rows and columns of which something failed when that was last tried."""
+        return {_place(name) for name in self.failures()}
 
     def lacking_data(self, cells: Sequence[tuple[Cell, str]]) -> None:
         """Write down which cells could not be run for want of data."""
