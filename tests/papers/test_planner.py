@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from idiolect.papers import campaign, planner
+from idiolect.papers import campaign, planner, run_record
 from idiolect.papers.cells import cells
 from idiolect.papers.planner import CellJob, work
 from idiolect.papers.recipe import Recipe
@@ -36,7 +36,7 @@ def test_a_new_revision_of_a_method_does_not_take_the_runs_of_the_one_before(
     """A finished directory has the same settings; its numbers are the old method's."""
     [before] = {out for job in jobs(tiny()) for out in job.outs if "fedavg" in out.name
                 and job.places == {("fedavg", "skewed")} and "seed0" in out.name}  # fmt: skip
-    monkeypatch.setattr(planner, "revision", lambda config: 2)
+    monkeypatch.setattr(run_record, "revision", lambda config: 2)
     later = {out for job in jobs(tiny()) for out in job.outs}
     assert before not in later and len(later) == 10
 

@@ -15,7 +15,7 @@ from idiolect.errors import UserError
 from idiolect.papers.cells import Cell, settings_digest
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Results
-from idiolect.papers.run_record import Record, revision
+from idiolect.papers.run_record import Record, of_revision
 from idiolect.papers.verdicts import Values, judge
 from idiolect.runs.config import Config, digest, short_name
 
@@ -99,12 +99,10 @@ def _training(config: Config) -> str:
 
 
 def run_directory(out: Path, config: Config) -> Path:
-    """Where a run is kept; recipes that share a run share its directory. What an earlier revision of
-    the method left unfinished, or finished but not recorded, is not gone on with."""
+    """Where a run is kept; recipes that share a run share its directory. What an earlier revision
+    of the method left there is another run."""
     names = "-".join(short_name(config[key]["name"]) for key in ("method", "data", "split"))
-    now = revision(config)
-    told = f"-revision{now}" if now > 1 else ""
-    return out / f"{names}-seed{config['seed']}-{digest(config)[:10]}{told}"
+    return out / f"{names}-seed{config['seed']}-{digest(config)[:10]}{of_revision(config)}"
 
 
 def without_data(config: Config) -> str:

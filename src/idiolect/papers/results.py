@@ -25,7 +25,7 @@ from idiolect.papers import numbers, round_series
 from idiolect.papers.cells import Cell, same_settings, settings_digest
 from idiolect.papers.numbers import MISSING, FinishedRun, Moment, StoredRun
 from idiolect.papers.recipe import Recipe
-from idiolect.papers.run_record import Record, read_records, revision
+from idiolect.papers.run_record import Record, of_revision, read_records, revision
 from idiolect.runs.config import Config
 from idiolect.runs.directory import disk_errors
 from idiolect.runs.run_files import NAME, NAMES, Form, check_files, checked, read_json
@@ -92,6 +92,8 @@ class Results:
             if key in made:
                 continue
             run, (metrics, kept) = FinishedRun(out), wanted[key]
+            if judged := run.summary.get("metric"):
+                raise UserError(f"recipes compare accuracies; this is {judged['name']}")
             shown = {name: numbers.number(run, name) for name in sorted(metrics)}
             about = _machine(out, cell.config)
             made[key] = Record(shown, portable(cell.config), run.summary, about, self.quick)
@@ -169,8 +171,9 @@ class Results:
         return round_series.read(self.series_file(record)) if record and kept else {}
 
     def series_file(self, record: Record) -> Path:
-        method = record.config["method"]["name"]
-        return self.folder / "series" / f"{method}-seed{record.seed}-{record.digest}.csv"
+        method, revised = record.config["method"]["name"], of_revision(record.config)
+        name = f"{method}-seed{record.seed}-{record.digest}{revised}.csv"
+        return self.folder / "series" / name
 
     def _has_series(self, record: Record, wanted: Sequence[str]) -> bool:
         path = self.series_file(record)

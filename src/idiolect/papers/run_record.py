@@ -85,6 +85,11 @@ def revision(config: Config) -> int:
     return _revision(json.dumps(config["method"]))
 
 
+def of_revision(config: Config) -> str:
+    """The end of a name: files of one revision of a method are not those of another."""
+    return f"-revision{now}" if (now := revision(config)) > 1 else ""
+
+
 @lru_cache(maxsize=4096)
 def _revision(section: str) -> int:
     from idiolect import methods
