@@ -38,6 +38,16 @@ def test_quick(name: str) -> None:
         assert all(v is None or isinstance(v, (str, list)) or v >= 0 for v in row.values())
 
 
+def test_a_row_of_the_table_has_the_seconds_of_all_its_seeds(tmp_path: Path) -> None:
+    """A recorded run has its part of the stack's seconds."""
+    result = bench.run("table", "cpu", quick=True, only="fedavg_ft", results=tmp_path)
+    lines = (tmp_path / "fedas-table3" / "runs.jsonl").read_text().splitlines()
+    parts = [json.loads(line)["summary"]["seconds"] for line in lines]
+    [row, whole] = result["rows"]
+    assert len(parts) == 2 and row["seconds"] == pytest.approx(sum(parts))
+    assert row["seconds"] < whole["seconds"]
+
+
 def test_unknown_name() -> None:
     with pytest.raises(UserError, match="did you mean 'scale'"):
         bench.run("scales")

@@ -23,7 +23,7 @@ from tests.papers.tiny import tiny
 def test_layers_go_over_one_another() -> None:
     """Base, column, row, single cells; a hyperparameter goes to the methods that have it."""
     single = [{"row": "prox", "column": "even", "set": {"method.mu": 0.7, "rounds": 5}}]
-    made = {c.key: c.config for c in cells(tiny(cells=single))}
+    made = {(c.row, c.column, c.seed): c.config for c in cells(tiny(cells=single))}
     assert made["fedavg", "skewed", 0]["split"]["alpha"] == 0.5
     assert made["fedavg", "even", 1]["split"] | {"alpha": 0} == made["local", "even", 1][
         "split"

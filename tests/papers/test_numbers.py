@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from idiolect.errors import UserError
-from idiolect.papers import cell_list, round_series
+from idiolect.papers import round_series
 from idiolect.papers.cells import cells
+from idiolect.papers.evidence import Evidence
 from idiolect.papers.numbers import (
     MISSING,
     FinishedRun,
@@ -43,6 +44,8 @@ def test_numbers_of_the_summary(run: FinishedRun) -> None:
     assert number(run, "clients") == 6
     assert number(run, "bytes_up") == run.summary["bytes_up"]
     assert unit("protocol") == "%" and unit("bytes_per_client_round") == "MiB"
+    assert number(run, "accuracy.best.round") == run.summary["accuracy"]["best"]["round"]
+    assert unit("accuracy.best.round") == "" and unit("accuracy.best.mean") == "%"
 
 
 def test_numbers_of_a_series(run: FinishedRun) -> None:
@@ -141,7 +144,7 @@ def test_a_number_that_was_not_recorded_makes_the_cell_missing() -> None:
     results = Results(Path("r"), recipe)
     results.add([cell], [Path("one")])
     assert results.of(cell) is not None
-    assert cell_list.values(results)[cell.row, cell.column, "protocol"].keys() == {0}
+    assert Evidence(results).values[cell.row, cell.column, "protocol"].keys() == {0}
     other = tiny(name="other", seeds=[0], claims=[], metric="train_loss:1")
     again = cells(other)[0]
     assert Results(Path("r"), other).of(again) is None

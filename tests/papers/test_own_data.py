@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from idiolect.errors import UserError
 from idiolect.papers.cells import cells
 from idiolect.papers.results import Results
 from idiolect.runs.execute import execute_together
@@ -22,6 +24,20 @@ def table(folder: Path, seed: int) -> Path:
             a, b = rng.normal(size=2)
             lines.writerow([f"s{row % 4}", f"{a:.4f}", f"{b:.4f}", "up" if a > b else "down"])
     return (folder / "readings.csv").resolve()
+
+
+def test_what_is_no_accuracy_is_refused(tmp_path: Path) -> None:
+    """An error would be shown in percent, with the largest in bold."""
+    data = {"name": str(table(tmp_path / "one", 0)), "client": "site", "label": "a"}
+    data |= {"task": "regression"}
+    base = {k: v for k, v in TINY["base"].items() if k != "split"} | {"data": data}
+    rows, columns = [{"id": "fedavg", "method": "fedavg"}], [{"id": "all"}]
+    made = tiny(base=base, rows=rows, columns=columns, paper_values={}, claims=[], quick={})
+    found = cells(made, seeds=[0])
+    assert not found[0].broken
+    execute_together([found[0].config], [Path("runs/0")])
+    with pytest.raises(UserError, match="recipes compare accuracies; this is rmse"):
+        Results(Path("r"), made, False).add(found, [Path("runs/0")])
 
 
 def test_finished_cells_are_found_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from idiolect.papers.cells import cells
-from idiolect.papers.figure_data import panels
+from idiolect.papers.figure_data import Curve, panels
 from idiolect.papers.results import Results
 from idiolect.runs.execute import execute_together
 from tests.papers.tiny import TINY, tiny
@@ -36,6 +36,13 @@ def test_curves_over_rounds() -> None:
     rounds, mean, spread = shown[0].curves["FedAvg"].summary()
     assert rounds == [0, 1, 2, 3] and len(mean) == 4 and all(s >= 0 for s in spread)
     assert all(len(values) == 2 for values in shown[0].curves["FedAvg"].points.values())
+
+
+def test_a_curve_ends_where_a_seed_ends() -> None:
+    """The mean of the seeds that are left would jump there."""
+    curve = Curve("a", {0: [1.0, 9.0], 1: [2.0, 9.5], 2: [2.5]})
+    curve.keep_common()
+    assert curve.summary()[:2] == ([0, 1], [5.0, 5.75])
 
 
 def test_points_over_a_setting_with_the_papers_numbers() -> None:

@@ -1,5 +1,6 @@
 """Recipe files are checked on reading, and those that come with the program are sound."""
 
+import csv
 import io
 from typing import Any
 
@@ -8,8 +9,8 @@ from rich.console import Console
 
 from idiolect.errors import UserError
 from idiolect.papers import recipe as recipes
-from idiolect.papers.campaign import check_recipes
-from idiolect.papers.paper_table import PaperTable, latex, markdown, terminal
+from idiolect.papers.cells import WAITING, cells, trials
+from idiolect.papers.paper_table import PaperTable, as_csv, latex, markdown, terminal
 from tests.papers.tiny import TINY, tiny, written
 
 
@@ -39,6 +40,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"paper_values": {"fedavg": {"even": "high"}}}, "a number or [mean, std]"),
     ({"paper_values": {"prox": {"skewed": 1}}}, "has no such column"),
     ({"claims": [{"id": "c", "says": "s", "kind": "beats", "row": "fedavg"}]}, "needs over"),
+    (
+        {"claims": [{"id": "c", "says": "s", "kind": "within", "row": "fedavg", "over": "local"}]},
+        "kind within needs by",
+    ),
+    (
+        {"claims": [{"id": "c", "says": "s", "kind": "best", "row": "fedavg", "by": 1}]},
+        "kind best takes no by",
+    ),
     ({"claims": [{"id": "c", "says": "s", "kind": "bets", "row": "fedavg"}]}, "'beats'"),
     ({"claims": [{"id": "c", "kind": "best", "row": "fedavg"}]}, "says nothing"),
     ({"claims": [{"id": "c", "says": "s", "kind": "best", "row": "fedav"}]}, "did you mean"),
@@ -87,7 +96,9 @@ def test_an_unknown_recipe_gets_a_hint() -> None:
 def test_recipes_that_come_with_the_program_are_sound(name: str) -> None:
     """They are read, and every setting of every cell exists, at full size and quick."""
     read = recipes.read(name)
-    assert check_recipes([read]) == []
+    for quick in (False, True):
+        planned = [*trials(read, quick), *cells(read, quick=quick)]
+        assert {cell.broken for cell in planned} <= {"", WAITING}
     assert read.title and read.notes
 
 
@@ -118,6 +129,54 @@ def test_a_row_that_lacks_seeds_is_not_the_best() -> None:
     values["local", "even", "protocol"][1] = 99.0
     assert [key for key, cell in PaperTable(tiny(), values, {}).cells.items() if cell.best] == [
         ("local", "even")
+    ]
+
+
+def test_a_row_that_is_not_in_the_paper_is_not_the_best_of_it() -> None:
+    """Nor where it has the very number of the best, as a tuned row that chose the same settings."""
+    same = {0: 80.0, 1: 81.0}
+    values = {(row, "even", "protocol"): same for row in ("fedavg", "prox")}
+    values["local", "even", "protocol"] = {0: 70.0, 1: 71.0}
+    shown = PaperTable(tiny(), values, {}).cells
+    assert [key for key, cell in shown.items() if cell.best] == [("fedavg", "even")]
+
+
+def test_the_table_says_which_cells_diverged() -> None:
+    """A diverged run has a number: that of a model of no use."""
+    values = {("fedavg", "even", "protocol"): {0: 80.0, 1: 10.0},
+              ("local", "even", "protocol"): {0: 70.0}}  # fmt: skip
+    diverged = {("fedavg", "even"): {1}, ("local", "skewed"): {0, 1}}
+    table = PaperTable(tiny(), values, {}, diverged=diverged)
+    assert table.ours(table.cells["fedavg", "even"]) == "45.0 ± 49.5 (1 diverged)"
+    assert table.ours(table.cells["local", "even"]) == "70.0 (n=1)"
+    assert table.ours(table.cells["local", "skewed"]) == "diverged"
+
+
+def test_cells_of_columns_that_are_not_in_the_paper_are_told_apart() -> None:
+    columns = [{"id": "even"}, {"id": "more", "extra": True}]
+    made = tiny(columns=columns, rows=[{"id": "fedavg", "method": "fedavg"}], claims=[],
+                paper_values={}, quick={})  # fmt: skip
+    rows = csv.DictReader(as_csv(PaperTable(made, {}, {})).splitlines())
+    assert [(row["column"], row["in_paper"]) for row in rows] == [("even", "yes"), ("more", "no")]
+
+
+def test_rows_above_the_winner_are_told() -> None:
+    """All rivals of all claims about a cell; two rows that a claim calls the best are none."""
+    rows = [{"id": name, "method": name} for name in ("fedavg", "local", "fedper")]
+    claims = [
+        {"id": "all", "says": "s", "kind": "best", "row": ["fedavg", "local"]},
+        {"id": "one", "says": "s", "kind": "best", "row": "fedavg", "among": ["local"],
+         "columns": ["skewed"]},
+    ]  # fmt: skip
+    made = tiny(rows=rows, claims=claims, paper_values={}, quick={})
+    values = {("fedavg", "even", "protocol"): {0: 80.0, 1: 81.0},
+              ("local", "even", "protocol"): {0: 90.0, 1: 91.0},
+              ("fedper", "even", "protocol"): {0: 82.0, 1: 81.5, 2: 99.0}}  # fmt: skip
+    values |= {(row, "skewed", metric): v for (row, _, metric), v in values.items()}
+    told = "Above fedavg (mean lead in points), against the paper: "
+    there = "α=0.5 by 1.25 (2 of 2 seeds), even by 1.25 (2 of 2 seeds)"
+    assert PaperTable(made, values).remarks == [
+        f"{told}fedper in {there}; local in α=0.5 by 10.00 (2 of 2 seeds)."
     ]
 
 

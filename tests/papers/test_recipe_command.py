@@ -92,6 +92,25 @@ def test_a_failing_cell_stops_no_other() -> None:
     assert (overview["done"], overview["no data"], overview["cells"]) == (2, 2, 6)
 
 
+def test_a_part_that_is_run_leaves_the_rest_of_the_table_as_it_was() -> None:
+    """Why other cells are empty stays in the written table, and what is bold with it."""
+    columns = [{"id": "even", "set": {"split.alpha": 50}}]
+    rows = [
+        {"id": "fedavg", "method": "fedavg"},
+        {"id": "local", "method": "local"},
+        {"id": "absent", "method": "fedavg", "set": {"data": {"name": "emnist"}}},
+        {"id": "impossible", "method": "fedavg", "set": {"split.min_size": 1000}},
+    ]
+    written(columns=columns, rows=rows, claims=[], paper_values={}, quick={})
+    call("recipe", "tiny.yaml")
+    before = Path("results/tiny/table.md").read_text()
+    assert "no data" in before and "failed" in before
+    result = call("recipe", "tiny.yaml", "--only", "fedavg")
+    assert result.exit_code == 0 and "emnist" not in result.stdout  # nobody asked for it
+    assert Path("results/tiny/table.md").read_text() == before
+    assert "absent/even" in Path("results/tiny/no_data.json").read_text()
+
+
 def test_quick_says_so_everywhere() -> None:
     result = call("recipe", written(), "--quick", "--only", "fedavg")
     assert result.exit_code == 0, result.output

@@ -10,6 +10,7 @@ import pytest
 from idiolect import methods
 from idiolect.errors import UserError
 from idiolect.papers.cells import Cell, cells
+from idiolect.papers.evidence import Evidence
 from idiolect.papers.results import Results
 from idiolect.runs import checkpoint, revision
 from tests.papers.tiny import tiny
@@ -45,6 +46,15 @@ def test_a_sound_record_is_the_cells() -> None:
     assert found is not None and found.shown("protocol") == 50
 
 
+def test_a_run_that_diverged_is_told_although_it_has_a_number() -> None:
+    cell, made = record()
+    made["summary"]["diverged"] = True
+    put(json.dumps(made) + "\n")
+    found = Evidence(results())
+    assert found.values[cell.row, cell.column, "protocol"] == {0: 50.0}
+    assert found.diverged == {(cell.row, cell.column): {0}}
+
+
 def test_runs_of_an_earlier_revision_of_their_method_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -52,13 +62,16 @@ def test_runs_of_an_earlier_revision_of_their_method_do_not_count(
     cell, made = record()
     method = type(methods.build(cell.config["method"]))
     put(json.dumps(made) + "\n")
+    before = results()
+    series = before.series_file(before.records[0])
     with monkeypatch.context() as patched:
         revision._of_ours.cache_clear()
         patched.setattr(method, "revision", property(lambda self: 2))
         assert results().of(cell) is None and not results().records
         made["machine"]["revision"] = 2
         put(json.dumps(made) + "\n")
-        assert results().of(cell) is not None
+        later = results().of(cell)
+        assert later is not None and results().series_file(later) != series
     revision._of_ours.cache_clear()
     assert results().of(cell) is None
 

@@ -217,6 +217,9 @@ def test_the_first_of_equals_is_chosen_and_edges_are_told() -> None:
     words = worths(1.0, 2.0, 0.0, key="method.order", values=["a", "b", "c"])
     assert words.line == "order=b" and words.as_dict()["at_the_edge"] == []
     assert worths(2.0, 1.0, key="method.on", values=[True, False]).line == "on=True"
+    only = worths(1.0, 2.0, 0.0)  # a setting of which one value is tried has no edge
+    given = [GridPoint({**one.point, "method.mu": 1}, one.records) for one in only.trials]
+    assert TunedCell(given).line == "lr=2 mu=1"
     assert worths(None, None, None).state == LOST == worths(None, None, None).line
 
 

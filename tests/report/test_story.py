@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import wilcoxon
 
 from idiolect import report
 from idiolect.report import log_plots, page, plots, run_groups, significance, tables, verdict
@@ -60,6 +61,10 @@ def test_the_verdict_tells_equal_methods_and_whom_the_best_one_harms(tmp_path: P
 def test_few_pairs_are_no_evidence() -> None:
     assert significance._p(np.full(5, 0.5)) is None
     assert significance._p(np.zeros(20)) == 1.0
+    by_one = np.array([9.0] + [-0.1] * 20)  # the better mean, but nearly everybody is worse off
+    assert by_one.mean() > 0 and significance._p(by_one) == 1.0
+    clear = np.linspace(0.1, 1, 20)
+    assert significance._p(clear) == pytest.approx(wilcoxon(clear, method="approx").pvalue)
     corrected = significance._holm({"a": 0.01, "b": 0.04, "c": 0.03})
     assert corrected == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
 

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from idiolect.data import Federation
 from idiolect.data.build import divide
 from idiolect.data.pool import Pool
 from idiolect.data.splits import split
+from idiolect.errors import did_you_mean
 from idiolect.simulation.outcome import Round
 from idiolect.simulation.simulation import Simulation
 
@@ -83,6 +84,15 @@ def pooled(done: Round, series: str) -> float | None:
     hits = done.clients[f"accuracy_{series}"] * done.clients["test_size"]
     share = float(hits.sum() / done.clients["test_size"].sum())
     return None if np.isnan(share) else share
+
+
+def chosen(words: str, known: Collection[str], what: str) -> list[str]:
+    """The names that are given with commas between; all if there are none."""
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    for name in names:
+        if name not in known:
+            raise did_you_mean(name, known, what)
+    return names or list(known)
 
 
 def median_time(work: Callable[[], Any], device: str, repeats: int = 3) -> float:

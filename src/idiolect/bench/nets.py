@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idiolect import methods
-from idiolect.bench.job import Row, wait
+from idiolect.bench.job import Row, chosen, wait
 from idiolect.bench.net_zoo import CLASSES, WORDS, ZOO, NetEntry
 from idiolect.data import Federation
 from idiolect.engine import select
-from idiolect.errors import UserError, did_you_mean
+from idiolect.errors import UserError
 from idiolect.simulation.simulation import Simulation
 
 BATCH = 16
@@ -32,7 +32,7 @@ def nets(device: str, quick: bool, dtype: str = "float32", only: str = "") -> It
     same precision. `tax` is stacked divided by central, `distance` the largest relative distance
     between the stack's and the loop's models in float64. A network that fails has its reason in
     `error`."""
-    for name in _chosen(only):
+    for name in chosen(only, ZOO, "network"):
         distance: float | None = None
         for clients in (3,) if quick else SIZES:
             row: Row = {"net": name, "clients": clients, "batch": BATCH, "dtype": dtype}
@@ -45,14 +45,6 @@ def nets(device: str, quick: bool, dtype: str = "float32", only: str = "") -> It
                 row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             yield row
             give_back(device)
-
-
-def _chosen(only: str) -> list[str]:
-    names = [n.strip() for n in only.split(",") if n.strip()] or list(ZOO)
-    for name in names:
-        if name not in ZOO:
-            raise did_you_mean(name, ZOO, "network")
-    return names
 
 
 def _measured(entry: NetEntry, clients: int, device: str, quick: bool, dtype: str) -> Row:
@@ -131,7 +123,7 @@ def central_ms(
         with torch.no_grad():
             torch._foreach_add_(weights, grads, alpha=-LR)
 
-    run = _captured(step) if device == "cuda" else step
+    run = captured(step) if device == "cuda" else step
     run()
     repeats, times = (20, 5) if device == "cuda" else (1, 2), []
     for _ in range(repeats[1]):
@@ -144,7 +136,7 @@ def central_ms(
     return 1000 * statistics.median(times)
 
 
-def _captured(step: Callable[[], None]) -> Callable[[], None]:
+def captured(step: Callable[[], None]) -> Callable[[], None]:
     """The step as a graph; as it is where it cannot be captured."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

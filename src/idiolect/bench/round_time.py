@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from idiolect.bench.job import Job, dirichlet, random_federation, random_pool
+from idiolect.bench.job import Job, chosen, dirichlet, random_federation, random_pool
 from idiolect.data import datasets
 from idiolect.data.pool import Pool
-from idiolect.errors import did_you_mean
 
 
 def pfllib_jobs(quick: bool, device: str = "cpu", only: str = "") -> list[Job]:
@@ -25,10 +24,7 @@ def pfllib_jobs(quick: bool, device: str = "cpu", only: str = "") -> list[Job]:
         "fedper": (("pfllib", "FedPer"), ("flbench", "FedPer")),
         "fedas": (("fedas", "FedAS"), ("flbench", "FedAS")),
     }
-    names = [n.strip() for n in only.split(",") if n.strip()] or list(theirs)
-    for name in names:
-        if name not in theirs:
-            raise did_you_mean(name, theirs, "method of this benchmark")
+    names = chosen(only, theirs, "method of this benchmark")
     jobs = [
         Job({"method": n}, {"name": n, **settings}, federation, rounds=count, peers=theirs[n])
         for n in names

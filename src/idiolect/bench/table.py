@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from idiolect.bench.job import Row
-from idiolect.errors import UserError, did_you_mean
+from idiolect.bench.job import Row, chosen
+from idiolect.errors import UserError
 from idiolect.papers import recipe as recipes
 from idiolect.papers.campaign import Campaign
 from idiolect.papers.recipe import Recipe
@@ -37,7 +37,7 @@ def table(
     recipe shows; the last row is the whole column by the clock, from the first process to the
     last result, `jobs` processes side by side. `results` is a folder for the recipe's results."""
     recipe = _small(recipes.read(RECIPE)) if quick else recipes.read(RECIPE)
-    names = _methods(recipe, only)
+    names = chosen(only, [row.id for row in recipe.rows if not row.extra], "method of this table")
     names = names[:2] if quick and not only else names
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="idiolect-bench-")))
@@ -64,22 +64,13 @@ def table(
     (part,) = campaign.parts
     common: Row = {"seeds": len(recipe.seeds), "dtype": dtype, "jobs": jobs}
     for name in names:
-        records = [part.results.of(cell) for cell in part.found.done if cell.row == name]
+        own = [cell for cell in part.found.done if (cell.row, cell.column) == (name, COLUMN)]
+        records = [part.results.of(cell) for cell in own]
         values = part.values[name, COLUMN, recipe.metric_of(name, COLUMN)]
-        longest = max(record.seconds for record in records if record is not None)
-        row: Row = {"method": name, **common, "seconds": longest}
+        together = sum(record.seconds for record in records if record is not None)  # a part each
+        row: Row = {"method": name, **common, "seconds": together}
         yield row | {"accuracy": statistics.mean(values.values())}
     yield {"method": "all", **common, "seconds": seconds}
-
-
-def _methods(recipe: Recipe, only: str) -> list[str]:
-    """The paper's methods, or those that are named."""
-    known = [row.id for row in recipe.rows if not row.extra]
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            raise did_you_mean(name, known, "method of this table")
-    return names or known
 
 
 def _small(recipe: Recipe) -> Recipe:

@@ -1,7 +1,5 @@
 """What it costs to train many models instead of one."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -16,6 +14,7 @@ from idiolect.bench.job import (
     random_federation,
     random_pool,
 )
+from idiolect.bench.nets import captured
 from idiolect.data import Federation
 
 BATCH = 16
@@ -71,7 +70,7 @@ def _centralized(federation: Federation, device: str, batch: int) -> float:
         with torch.no_grad():
             torch._foreach_add_(weights, grads, alpha=-0.005)
 
-    replay = _captured(step) if device == "cuda" else step
+    replay = captured(step) if device == "cuda" else step
     cuts = [c for c in rows.split(batch) if len(c) == batch]
 
     def epoch() -> None:
@@ -81,15 +80,3 @@ def _centralized(federation: Federation, device: str, batch: int) -> float:
 
     # The last partial batch is left out: charge it at the same rate.
     return median_time(epoch, device) * len(rows) / sum(len(c) for c in cuts)
-
-
-def _captured(step: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay

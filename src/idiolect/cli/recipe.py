@@ -118,7 +118,7 @@ def show(campaign: "Campaign", form: str) -> None:
         screen.print_view(one.view(screen.console().width))
         for line in one.table.remarks:
             print(line)
-        for verdict in one.verdicts():
+        for verdict in one.verdicts:
             print(verdict.line)
         for line in one.missing_lines():
             print(line)

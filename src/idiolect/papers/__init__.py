@@ -10,5 +10,6 @@ planner.py          what is missing, what it costs, and what comes first
 runner.py           jobs to worker processes (worker_pool.py, cell_worker.py), results to disk
 verdicts.py         whether a claim holds, by paired differences over seeds
 paper_table.py      the table, the paper's number beside ours
+evidence.py         what all finished runs of a recipe show
 campaign.py         all of it, from recipes to written results
 """

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,42 +18,29 @@ from idiolect.papers.cells import (
     trials,
     with_cells_of_the_same_runs,
 )
+from idiolect.papers.evidence import Evidence
 from idiolect.papers.paper_table import PaperTable
 from idiolect.papers.planner import CellJob, Missing
 from idiolect.papers.recipe import Recipe
 from idiolect.papers.results import Results
 from idiolect.papers.runner import Outcome, RecipeProgress, Runner, clock
-from idiolect.papers.tuned_rows import Tuned
-from idiolect.papers.verdicts import Verdict, judge
+from idiolect.papers.verdicts import Verdict
 from idiolect.runs.build import builder
 
 
-@dataclass
-class RecipePart:
+class RecipePart(Evidence):
     """One recipe of a campaign, with what there is of it."""
 
-    recipe: Recipe
-    results: Results
-    tuned: Tuned
-    found: Missing
-
-    @cached_property
-    def values(self) -> dict[tuple[str, str, str], dict[int, float]]:
-        return cell_list.values(self.results)
+    found: Missing  # of the cells that were asked for
+    whole: Missing  # of all, which the written table shows
 
     @cached_property
     def table(self) -> PaperTable:
-        states = {(cell.row, cell.column): "stopped" for cell in self.found.broken}
+        states = {(cell.row, cell.column): "cannot run" for cell in self.whole.broken}
         states |= tuned_rows.states(self.tuned)
-        states |= {(cell.row, cell.column): "no data" for cell, _ in self.found.no_data}
-        failed = self.results.failures()
-        for cell in (cell for job in self.found.jobs for cell in job.cells):
-            if cell.name in failed:
-                states[cell.row, cell.column] = "failed"
-        return PaperTable(self.recipe, self.values, states, self.results.quick, self.tuned)
-
-    def verdicts(self) -> list[Verdict]:
-        return judge(self.recipe, self.values, self.results.quick, cell_list.lost(self.results))
+        states |= {(cell.row, cell.column): "no data" for cell, _ in self.whole.no_data}
+        states |= dict.fromkeys(self.results.failed_places(), "failed")
+        return self.table_with(states)
 
     def view(self, width: int) -> Any:
         return paper_table.terminal(self.table, width)
@@ -62,7 +48,7 @@ class RecipePart:
     def rendered(self, form: str) -> str:
         text = paper_table.FORMATS[form](self.table)
         if form == "md":
-            lines = (paper_table.no_html(verdict.line) for verdict in self.verdicts())
+            lines = (paper_table.no_html(verdict.line) for verdict in self.verdicts)
             text += "\n" + "".join(f"- {line}\n" for line in lines)
         return text
 
@@ -85,8 +71,7 @@ class RecipePart:
         return lines
 
     def counts(self) -> dict[str, Any]:
-        verdicts = self.verdicts()
-        answers = [verdict.answer for verdict in verdicts]
+        answers = [verdict.answer for verdict in self.verdicts]
         return {
             "recipe": self.recipe.name,
             "cells": len(self.found.done) + self.lacking + self.without_data + self.broken,
@@ -94,7 +79,7 @@ class RecipePart:
             "missing": self.lacking,
             "no data": self.without_data,
             "cannot run": self.broken,
-            "claims": len(verdicts),
+            "claims": len(answers),
             "hold": answers.count("holds"),
             "do not hold": answers.count("does not hold"),
             "open": answers.count("not enough evidence"),
@@ -103,7 +88,7 @@ class RecipePart:
     @property
     def lost_its_data(self) -> bool:
         """Whether data is not here that was there when the results were written."""
-        places = {(cell.row, cell.column) for cell, _ in self.found.no_data}
+        places = {(cell.row, cell.column) for cell, _ in self.whole.no_data}
         told = self.results.states()
         return any(told.get(place) != "no data" for place in places)
 
@@ -123,11 +108,11 @@ class RecipePart:
         """Table, verdicts, cells and figure into the folder of results."""
         folder = self.results.folder
         with self.results.locked():
-            self.results.lacking_data(self.found.no_data)
+            self.results.lacking_data(self.whole.no_data)
             cell_list.write(self.results)
             for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
                 files.write_text(folder / f"table.{ending}", self.rendered(form))
-            files.write_text(folder / "verdicts.json", _as_json(self.verdicts()))
+            files.write_text(folder / "verdicts.json", _as_json(self.verdicts))
             if self.tuned:
                 files.write_json(folder / "tuning.json", tuned_rows.as_json(self.tuned))
             if self.recipe.kind == "figure":
@@ -221,25 +206,26 @@ class Campaign:
                 **part.counts(),
                 "table": [vars(cell) for cell in part.table.cells.values() if cell.exists],
                 "tuning": tuned_rows.as_json(part.tuned),
-                "verdicts": json.loads(_as_json(part.verdicts())),
+                "verdicts": json.loads(_as_json(part.verdicts)),
                 "missing": part.missing_lines(),
             }
             for part in self.parts
         ]
 
     def _part(self, recipe: Recipe) -> RecipePart:
-        results = Results(self.root, recipe, self.quick)
-        tuned = tuned_rows.tuned_cells(results)
-        chosen = tuned_rows.chosen(tuned)
+        part = RecipePart(Results(self.root, recipe, self.quick))
+        chosen = tuned_rows.chosen(part.tuned)
 
         def planned(only: Sequence[str]) -> list[Cell]:
             tried = trials(recipe, self.quick, only, self.how)
             return [*tried, *cells(recipe, self.seeds, self.quick, only, self.how, chosen)]
 
-        wanted = planned(self.only)
+        everything = planned(())
+        part.found = part.whole = planner.missing(part.results, everything, self.out)
         if self.only:
-            wanted = with_cells_of_the_same_runs(wanted, planned(()))
-        return RecipePart(recipe, results, tuned, planner.missing(results, wanted, self.out))
+            wanted = with_cells_of_the_same_runs(planned(self.only), everything)
+            part.found = planner.missing(part.results, wanted, self.out)
+        return part
 
     def take_over(
         self, note: Callable[[str], None], of: Sequence[RecipePart] | None = None
@@ -281,19 +267,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if abs(value) < float("inf") else None
     return list(value) if isinstance(value, tuple) else value
-
-
-def check_recipes(recipes: Sequence[Recipe]) -> list[str]:
-    """A line for every cell whose settings do not exist; for tests."""
-    lines = []
-    for recipe in recipes:
-        for quick in (False, True):
-            try:
-                found = [*trials(recipe, quick), *cells(recipe, quick=quick)]
-            except UserError as error:
-                lines.append(f"{recipe.name}: {error}")
-                continue
-            stop = {WAITING, recipe.stop, *(column.stop for column in recipe.columns)}
-            broken = dict.fromkeys(c.broken for c in found if c.broken and c.broken not in stop)
-            lines += [f"{recipe.name}: {reason}" for reason in broken]
-    return lines

@@ -11,14 +11,13 @@ from typing import Any
 from idiolect.core import own_code
 from idiolect.errors import UserError, did_you_mean
 from idiolect.papers.recipe import CellSettings, Recipe, RecipeColumn, RecipeRow
+from idiolect.papers.recipe_checks import as_tuple
 from idiolect.runs import config as settings
 from idiolect.runs.config import Config
 from idiolect.simulation.protocols import protocol
 
 # Where and how a run computes; it is recorded with a cell and is no part of what the cell is.
 CIRCUMSTANCES = ("keep", "log", "device", "dtype", "engine", "checkpoint_every", "save_models")
-
-
 WAITING = "waiting for tuning"
 VAL_SHARE = 0.2  # of every client's training samples: what trials keep for validation
 Chosen = Mapping[tuple[str, str], Mapping[str, Any] | str]  # values, or why there are none
@@ -35,10 +34,6 @@ class Cell:
     config: Config
     broken: str = ""
     point: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.row, self.column, self.seed
 
     @property
     def label(self) -> str:
@@ -138,7 +133,7 @@ def planned_seeds(recipe: Recipe, quick: bool = False) -> Sequence[int]:
 
 
 def trial_seeds(recipe: Recipe, quick: bool = False) -> Sequence[int]:
-    return planned_seeds(recipe, quick) if quick else recipe.tune_seeds or recipe.seeds
+    return recipe.size.seeds if quick else recipe.tune_seeds or recipe.seeds
 
 
 def _places(recipe: Recipe, only: Sequence[str] = ()) -> list[tuple[RecipeRow, RecipeColumn]]:
@@ -191,8 +186,6 @@ def _cell(
     quick: bool,
     how: Mapping[str, Any],
 ) -> Cell:
-    if stop := recipe.stop or column.stop:
-        return Cell(row.id, column.id, seed, {}, stop)
     try:
         config = _config(recipe, row, column, seed, quick, how)
     except UserError as error:
@@ -232,8 +225,7 @@ def _config(
 
 
 def _concerns(cell: CellSettings, row: str, column: str) -> bool:
-    rows = (cell.row,) if isinstance(cell.row, str) else cell.row
-    columns = (cell.column,) if isinstance(cell.column, str) else cell.column
+    rows, columns = as_tuple(cell.row), as_tuple(cell.column)
     return (not rows or row in rows) and (not columns or column in columns)
 
 

@@ -11,8 +11,10 @@ from idiolect.papers import cell_list
 from idiolect.papers.cells import Cell
 from idiolect.papers.numbers import Moment
 from idiolect.papers.recipe import Chart, Recipe
+from idiolect.papers.recipe_checks import as_tuple
 from idiolect.papers.results import Results
 from idiolect.papers.run_record import Record
+from idiolect.papers.tuned_rows import tuned_cells
 from idiolect.simulation.schedule import Stragglers
 
 
@@ -30,6 +32,12 @@ class Curve:
         means = [statistics.fmean(self.points[x]) for x in xs]
         spreads = [statistics.stdev(v) if len(v := self.points[x]) > 1 else 0.0 for x in xs]
         return xs, means, spreads
+
+    def keep_common(self) -> None:
+        """Only points that every seed has: where one ends or was tested more rarely, the mean of
+        the others would jump."""
+        most = max(map(len, self.points.values()), default=0)
+        self.points = {x: values for x, values in self.points.items() if len(values) == most}
 
 
 @dataclass
@@ -53,7 +61,7 @@ def panels(results: Results) -> list[Panel]:
     chart = recipe.shown
     if chart is None:
         return []
-    done = cell_list.finished(results, drawn=True)
+    done = cell_list.finished(results, tuned_cells(results), drawn=True)
     if chart.chart == "heatmap":
         return _matrices(results, chart, done)
     if chart.x == "round":
@@ -71,21 +79,23 @@ def _over_rounds(
     for cell, _ in done:
         own = recipe.row(cell.row).metric or recipe.column(cell.column).metric
         found = results.series(cell)
-        for y in (own,) if own else _names(chart.y):
+        for y in (own,) if own else as_tuple(chart.y):
             name, _, part = y.partition(":")
             shown = _chosen(found.get(name, []), part)
-            axis = _names(chart.y)[0] if own else y
+            axis = as_tuple(chart.y)[0] if own else y
             title = _panel(recipe, chart, cell)
             panel = made.setdefault((title, axis), Panel(title, axis))
             if chart.series == "clients":
                 panel.seed = cell.seed if panel.seed is None else panel.seed
                 shown = shown if cell.seed == panel.seed else []
-            each = chart.series in ("clients", "layers")
-            for moment in shown if each else _means(shown):
-                names = _item(chart, cell, moment) if each else (_label(recipe, chart, cell),)
+            for moment in shown if chart.series == "clients" else _means(shown):
+                label = _label(recipe, chart, cell)
+                names = _client(cell, moment) if chart.series == "clients" else (label,)
                 panel.curve(*names).points.setdefault(moment.round, []).append(moment.value)
-    places = [_names(chart.y).index(panel.y) for panel in made.values()]
-    return [panel for _, panel in sorted(zip(places, made.values(), strict=True), key=_first)]
+    for panel in made.values():
+        for curve in panel.curves.values():
+            curve.keep_common()
+    return sorted(made.values(), key=lambda panel: as_tuple(chart.y).index(panel.y))
 
 
 def _over_clients(
@@ -94,7 +104,7 @@ def _over_clients(
     """Every client's value in the last round, of the first seed whose clients were recorded: client
     3 holds other data in every seed."""
     made: dict[str, Panel] = {}
-    [y] = _names(chart.y)
+    [y] = as_tuple(chart.y)
     for cell, _ in done:
         moments = results.series(cell).get(y, [])
         last = max((moment.round for moment in moments), default=0)
@@ -136,7 +146,7 @@ def _matrices(results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]
     made: dict[tuple[str, str], Panel] = {}
     for cell, _ in done:
         row, column = recipe.row(cell.row), recipe.column(cell.column)
-        name = _names(chart.y)[0]
+        name = as_tuple(chart.y)[0]
         moments = [m for m in results.series(cell).get(name, []) if "," in m.item]
         if (row.id, column.id) in made or not moments:
             continue
@@ -150,49 +160,45 @@ def _matrices(results: Results, chart: Chart, done: Sequence[tuple[Cell, Record]
         matrix = np.full(shape, np.nan)
         for at, moment in zip(places, chosen, strict=True):
             matrix[at] = moment.value
-        panel = Panel(str(column.label or column.id), name, matrix=matrix, seed=cell.seed)
-        panel.row = str(row.label or row.id) if len(recipe.rows) > 1 else ""
+        panel = Panel(column.label, name, matrix=matrix, seed=cell.seed)
+        panel.row = row.label if len(recipe.rows) > 1 else ""
         made[row.id, column.id] = panel
     return list(made.values())
 
 
 def _panel(recipe: Recipe, chart: Chart, cell: Cell) -> str:
     row, column = recipe.row(cell.row), recipe.column(cell.column)
-    if row.panel or column.panel:
-        return ", ".join(filter(None, (row.panel, column.panel)))
+    if row.panel:
+        return row.panel
     if chart.panels == "rows":
-        return str(row.label or row.id)
+        return row.label
     if chart.panels == "columns":
-        return str(column.label or column.id)
+        return column.label
     return ""
 
 
 def _label(recipe: Recipe, chart: Chart, cell: Cell) -> str:
     """What a curve is called: by the rows or columns, with both where the panel tells neither."""
     row, column = recipe.row(cell.row), recipe.column(cell.column)
-    names = [str(row.label or row.id), str(column.label or column.id)]
+    names = [row.label, column.label]
     if chart.series == "columns":
         names.reverse()
-    free = chart.x == "round" and chart.panels == "none" and not (row.panel or column.panel)
+    free = chart.x == "round" and chart.panels == "none" and not row.panel
     several = len(recipe.columns if chart.series == "rows" else recipe.rows) > 1
     return ", ".join(names) if free and several else names[0]
 
 
 def _place(recipe: Recipe, chart: Chart, cell: Cell) -> Any:
-    if chart.x in ("column", "row"):
-        found = recipe.column(cell.column) if chart.x == "column" else recipe.row(cell.row)
-        return str(found.label or found.id)
+    if chart.x == "column":
+        return recipe.column(cell.column).label
     value: Any = cell.config
     for key in chart.x.split("."):
         value = value[key] if isinstance(value, dict) and key in value else None
     return value if value is not None else cell.column
 
 
-def _item(chart: Chart, cell: Cell, moment: Moment) -> tuple[str, str]:
-    """What a client's or layer's curve is, and what it is called: clients by whether they are
-    late, where some are."""
-    if chart.series != "clients":
-        return moment.item, moment.item
+def _client(cell: Cell, moment: Moment) -> tuple[str, str]:
+    """What a client's curve is, and what it is called: by whether it is late, where some are."""
     late = Stragglers.of(cell.config.get("stragglers"))
     periods = late.periods or (1,) * late.count  # of the first clients
     here = int(moment.item)
@@ -211,14 +217,6 @@ def _chosen(moments: Sequence[Moment], part: str) -> list[Moment]:
     """The item a metric names, as in `gradient_similarity:head`; all where it names a round."""
     items = {moment.item for moment in moments}
     return [m for m in moments if m.item == part] if part in items else list(moments)
-
-
-def _names(y: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (y,) if isinstance(y, str) else y
-
-
-def _first(pair: tuple[int, Panel]) -> int:
-    return pair[0]
 
 
 def _is_number(x: Any) -> bool:

@@ -192,8 +192,9 @@ def has_personal_model(run: FinishedRun) -> bool:
 
 
 def is_fraction(name: str) -> bool:
-    """Whether it is shown in percent."""
-    return "accuracy" in name or name.split(".")[0] in SHARES
+    """Whether it is shown in percent; `accuracy.best.round` is none."""
+    path = name.split(".")
+    return path[-1] != "round" and ("accuracy" in name or path[0] in SHARES)
 
 
 def unit(metric: str) -> str:

@@ -9,42 +9,22 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from idiolect.core import files
 from idiolect.papers import cell_list, paper_table, recipe
 from idiolect.papers.campaign import Campaign
 from idiolect.papers.cells import count, planned_seeds
-from idiolect.papers.paper_table import PaperTable
+from idiolect.papers.evidence import Evidence
 from idiolect.papers.recipe import PAPERS, Recipe
 from idiolect.papers.results import Results
-from idiolect.papers.tuned_rows import tuned_cells
-from idiolect.papers.verdicts import Values, Verdict, judge
 
 MARKS = {"holds": "**holds**", "does not hold": "**does not hold**"}
 WRITTEN = "<!-- written by `python -m idiolect.papers.pages`; edit the recipe, not this page -->\n"
 
 
-@dataclass
-class Section:
+class Section(Evidence):
     """One recipe on a page: at full size where something was run, else quick."""
-
-    recipe: Recipe
-    results: Results
-
-    @property
-    def quick(self) -> bool:
-        return self.results.quick
-
-    @cached_property
-    def values(self) -> Values:
-        return cell_list.values(self.results)
-
-    @cached_property
-    def verdicts(self) -> list[Verdict]:
-        return judge(self.recipe, self.values, self.quick, cell_list.lost(self.results))
 
     def answers(self) -> list[int]:
         """Claims that hold, that do not, and that are open: all of them where it was shrunk."""
@@ -84,11 +64,10 @@ class Section:
     def counts(self) -> tuple[int, int]:
         """Cells and trials done, and all."""
         seeds = planned_seeds(self.recipe, self.quick)
-        done = [
-            cell for cell, _ in cell_list.finished(self.results, drawn=True) if cell.seed in seeds
-        ]
-        tried = sum(one.finished for one in tuned_cells(self.results).values())
-        return len(done) + tried, count(self.recipe, self.quick)
+        drawn = cell_list.finished(self.results, self.tuned, drawn=True)
+        done = sum(cell.seed in seeds for cell, _ in drawn)
+        tried = sum(one.finished for one in self.tuned.values())
+        return done + tried, count(self.recipe, self.quick)
 
 
 def render(results: Path, docs: Path) -> dict[str, str]:
@@ -112,7 +91,7 @@ def _by_number(name: str) -> tuple[str, int]:
 
 def _section(root: Path, read: Recipe) -> Section:
     full, quick = Results(root, read), Results(root, read, quick=True)
-    return Section(read, quick if quick.records and not full.records else full)
+    return Section(quick if quick.records and not full.records else full)
 
 
 def _overview(sections: Sequence[Section]) -> str:
@@ -168,9 +147,7 @@ def _recipe(one: Section, link: Path) -> Iterator[str]:
     name, folder = one.recipe.name, one.results.folder
     place = link / name / "quick" if one.quick else link / name
     option = " --quick" if one.quick else ""
-    tuned = tuned_cells(one.results)
-    table = PaperTable(one.recipe, one.values, one.results.states(), one.quick, tuned)
-    yield paper_table.markdown(table) + "\n"
+    yield paper_table.markdown(one.table_with(one.results.states())) + "\n"
     if (folder / "figure.png").exists():
         alt = f"{PAPERS[one.recipe.paper]}, {one.recipe.title}" + (" (QUICK)" if one.quick else "")
         yield f"![{alt}]({place / 'figure.png'})\n\n"

@@ -122,7 +122,7 @@ def draw(results: Results, shown: Sequence[Panel]) -> Any:
 
 def _own(recipe: Recipe) -> set[str]:
     """The curves of the paper's own method, where a figure compares it with others."""
-    names = {str(r.label or r.id) for r in recipe.rows if r.method == recipe.paper}
+    names = {r.label for r in recipe.rows if r.method == recipe.paper}
     return names if len(names) < len(recipe.rows) else set()
 
 
@@ -130,7 +130,7 @@ def _spread(chart: Chart, shown: Sequence[Panel]) -> str:
     """What bands and error bars are."""
     each = [v for panel in shown for curve in panel.curves.values() for v in curve.points.values()]
     seeds = max(map(len, each), default=0)
-    if seeds < 2 or chart.series in ("clients", "layers"):
+    if seeds < 2 or chart.series == "clients":
         return ""
     return f"; {'error bars' if chart.chart == 'bars' else 'bands'}: ± 1 sd over {seeds} seeds"
 
@@ -204,6 +204,8 @@ def _lines(
         low = [m - s for m, s in zip(mean, spread, strict=True)]
         high = [m + s for m, s in zip(mean, spread, strict=True)]
         axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        if len(x) == 1:  # a band of no width
+            axis.errorbar(x, mean, spread, color=colour, linewidth=0.7)
         if curve.paper:
             at = list(curve.paper)
             axis.plot(

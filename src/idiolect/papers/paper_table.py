@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from idiolect.papers import rivals
-from idiolect.papers.cells import VAL_SHARE, trial_seeds
+from idiolect.papers.cells import VAL_SHARE, planned_seeds, trial_seeds
 from idiolect.papers.numbers import unit
 from idiolect.papers.recipe import PAPERS, Recipe, RecipeColumn, RecipeRow
-from idiolect.papers.rivals import Values
 from idiolect.papers.tuned_rows import Tuned, states
+from idiolect.papers.verdicts import Seedings, Values
 
 QUICK = "QUICK: shrunk settings, not the paper's; for trying out only"
-States = Mapping[tuple[str, str], str]  # why a cell is empty: "no data", "failed", "stopped"
-
+States = Mapping[tuple[str, str], str]  # why a cell is empty: "no data", "failed", "cannot run"
 
 LARGE = 1e6  # numbers from here on are written as 1.45e+12
 
@@ -36,6 +35,7 @@ class TableCell:
     paper: tuple[float, float | None] | None
     state: str
     exists: bool
+    diverged: int = 0  # of its seeds
     best: bool = False
     tuned: str = ""  # what was chosen, where settings are
 
@@ -66,8 +66,10 @@ class PaperTable:
         why: States | None = None,
         quick: bool = False,
         tuned: Tuned | None = None,
+        diverged: Seedings | None = None,
     ) -> None:
         self.recipe, self.quick, self.tuned, self.values = recipe, quick, tuned or {}, values
+        self.diverged = diverged or {}
         self.why: States = {**states(self.tuned), **(why or {})}
         size = recipe.size
         self.rows = [r for r in recipe.rows if not quick or not size.rows or r.id in size.rows]
@@ -75,14 +77,16 @@ class PaperTable:
             c for c in recipe.columns if not quick or not size.columns or c.id in size.columns
         ]
         self.cells = {
-            (row.id, column.id): self._cell(row, column, values)
-            for row in self.rows
+            (row.id, column.id): self._cell(row, column, row.id in best)
             for column in self.columns
+            for best in [self._best(column)]
+            for row in self.rows
         }
 
     @property
     def caption(self) -> str:
-        seeds = sorted({seed for cell in self.cells.values() for seed in cell.seeds})
+        run = {seed for cell in self.cells.values() for seed in cell.seeds}
+        seeds = [seed for seed in self._planned if seed in run] or sorted(run)
         told = f"{PAPERS[self.recipe.paper]}, {self.recipe.title}. "
         if not seeds:
             told += "Nothing was run yet; the numbers are the paper's."
@@ -104,9 +108,16 @@ class PaperTable:
 
     def ours(self, cell: TableCell, mark: Callable[[str], str] = str) -> str:
         text = cell.ours(self.digits(cell.metric))
-        few = cell.mean is not None and len(cell.seeds) < len(self._full_seeds())
+        if cell.mean is None:
+            return text
+        notes = [f"n={len(cell.seeds)}"] if set(cell.seeds) != set(self._planned) else []
+        notes += [f"{cell.diverged} diverged"] if cell.diverged else []
         text = mark(text) if cell.best else text
-        return f"{text} (n={len(cell.seeds)})" if few else text
+        return f"{text} ({', '.join(notes)})" if notes else text
+
+    @property
+    def _planned(self) -> Sequence[int]:
+        return planned_seeds(self.recipe, self.quick)
 
     def lines(self) -> Iterator[tuple[RecipeRow, list[TableCell]]]:
         """The paper's rows, then those that are not in it."""
@@ -121,53 +132,49 @@ class PaperTable:
         found: dict[str, list[str]] = {}
         for column in self.columns:
             if one := self.tuned.get((row.id, column.id)):
-                found.setdefault(one.line, []).append(column.label or column.id)
+                found.setdefault(one.line, []).append(column.label)
         each = [f"{', '.join(columns)}: {line}" for line, columns in found.items()]
         return (
-            f"{row.label or row.id} is tuned in every column on validation samples ({held}): "
+            f"{row.label} is tuned in every column on validation samples ({held}): "
             f"{grid}. Chosen: {'; '.join(each)}."
         )
 
-    def _full_seeds(self) -> Sequence[int]:
-        return self.recipe.size.seeds if self.quick else self.recipe.seeds
-
-    def _cell(self, row: RecipeRow, column: RecipeColumn, values: Values) -> TableCell:
-        metric = self.recipe.metric_of(row.id, column.id)
-        found = values.get((row.id, column.id, metric), {})
-        mean = statistics.fmean(found.values()) if found else None
-        tuned = self.tuned.get((row.id, column.id))
-        std = statistics.stdev(found.values()) if len(found) > 1 else None
+    def _cell(self, row: RecipeRow, column: RecipeColumn, best: bool) -> TableCell:
+        place, metric = (row.id, column.id), self.recipe.metric_of(row.id, column.id)
+        found = self.values.get((*place, metric), {})
+        tuned, diverged = self.tuned.get(place), len(self.diverged.get(place, ()))
         return TableCell(
-            row.id,
-            column.id,
+            *place,
             metric,
             tuple(sorted(found)),
-            mean,
-            std,
-            self.recipe.paper_value(row.id, column.id),
-            self.why.get((row.id, column.id), ""),
-            self.recipe.has_cell(row.id, column.id),
-            mean is not None and mean == self._best(column, values),
+            statistics.fmean(found.values()) if found else None,
+            statistics.stdev(found.values()) if len(found) > 1 else None,
+            self.recipe.paper_value(*place),
+            self.why.get(place, "diverged" if diverged else ""),
+            self.recipe.has_cell(*place),
+            diverged,
+            best,
             tuned.line if tuned else "",
         )
 
-    def _best(self, column: RecipeColumn, values: Values) -> float | None:
-        """The best mean of a column among the paper's rows, bold only where that is an accuracy on
+    def _best(self, column: RecipeColumn) -> set[str]:
+        """The paper's rows with the best mean of a column, bold only where that is an accuracy on
         the same data and every row that could be run was. Rows of which seeds are missing do not
         compete: one seed may be a lucky one."""
         rows = [r for r in self.rows if not r.extra and self.recipe.has_cell(r.id, column.id)]
         if any(key == "data" or key.startswith("data.") for row in rows for key in row.set):
-            return None
-        means: dict[int, list[float]] = {}  # by number of seeds
+            return set()
+        means: dict[int, dict[str, float]] = {}  # by number of seeds
         for row in rows:
-            metric = self.recipe.metric_of(row.id, column.id)
-            found = values.get((row.id, column.id, metric))
+            place, metric = (row.id, column.id), self.recipe.metric_of(row.id, column.id)
+            found = self.values.get((*place, metric))
             if found and unit(metric) == "%":
-                means.setdefault(len(found), []).append(statistics.fmean(found.values()))
-            elif not self.why.get((row.id, column.id)):
-                return None  # it was not run yet
-        whole = means[max(means)] if means else []
-        return max(whole) if len(whole) > 1 else None
+                means.setdefault(len(found), {})[row.id] = statistics.fmean(found.values())
+            elif place not in self.why and place not in self.diverged:
+                return set()  # it was not run yet
+        whole = means[max(means)] if means else {}
+        best = max(whole.values(), default=0.0)
+        return {row for row, mean in whole.items() if mean == best} if len(whole) > 1 else set()
 
 
 def terminal(table: PaperTable, width: int = 120) -> Any:
@@ -186,9 +193,7 @@ def terminal(table: PaperTable, width: int = 120) -> Any:
         )  # fmt: skip
         view.add_column("")
         for column in columns:
-            view.add_column(
-                Text(_heading(column)), justify="right", min_width=_width(table, column)
-            )
+            view.add_column(Text(column.heading), justify="right", min_width=_width(table, column))
         for row, _ in table.lines():
             cells = [table.cells[row.id, column.id] for column in columns]
             shown = [
@@ -196,14 +201,14 @@ def terminal(table: PaperTable, width: int = 120) -> Any:
                 + Text(f"\n{cell.theirs()}", style="dim")
                 for cell in cells
             ]
-            view.add_row(Text(_name(row)), *shown)
+            view.add_row(Text(row.heading), *shown)
         views.append(view)
     return Group(*views)
 
 
 def _pieces(table: PaperTable, width: int) -> list[list[RecipeColumn]]:
     """The columns that fit beside the rows' names."""
-    room = max(width - min(width // 3, max(len(_name(row)) for row in table.rows)), 1)
+    room = max(width - min(width // 3, max(len(row.heading) for row in table.rows)), 1)
     pieces: list[list[RecipeColumn]] = [[]]
     left = room
     for column in table.columns:
@@ -220,15 +225,15 @@ def _width(table: PaperTable, column: RecipeColumn) -> int:
     """Letters of the longest number or word in a column."""
     cells = [table.cells[row.id, column.id] for row in table.rows]
     numbers = [text for cell in cells for text in (table.ours(cell), cell.theirs())]
-    return max(map(len, [*numbers, *_heading(column).split()]))
+    return max(map(len, [*numbers, *column.heading.split()]))
 
 
 def markdown(table: PaperTable) -> str:
-    head = ["", *(no_html(_heading(column)) for column in table.columns)]
+    head = ["", *(no_html(column.heading) for column in table.columns)]
     lines = [head, ["---"] + ["--:"] * len(table.columns)]
     for row, cells in table.lines():
         shown = [_join(table.ours(cell, _bold), cell.theirs()) for cell in cells]
-        lines.append([no_html(_name(row)), *shown])
+        lines.append([no_html(row.heading), *shown])
     grid = "".join(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in li)} |\n" for li in lines)
     below = "".join(f"\n{no_html(line)}\n" for line in table.remarks)
     return f"{no_html(table.caption)}\n\n{grid}{below}"
@@ -243,7 +248,7 @@ def latex(table: PaperTable) -> str:
     """A booktabs table; ours above the paper's number."""
     columns = "l" + "r" * len(table.columns)
     out = [rf"% {table.caption}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    out.append(" & ".join(["", *(_tex(_heading(c)) for c in table.columns)]) + r" \\")
+    out.append(" & ".join(["", *(_tex(c.heading) for c in table.columns)]) + r" \\")
     out.append(r"\midrule")
     extra = False
     for row, cells in table.lines():
@@ -252,7 +257,7 @@ def latex(table: PaperTable) -> str:
             extra = True
         ours = [_tex(table.ours(cell)) for cell in cells]
         ours = [rf"\textbf{{{o}}}" if c.best else o for o, c in zip(ours, cells, strict=True)]
-        out.append(" & ".join([_tex(_name(row)), *ours]) + r" \\")
+        out.append(" & ".join([_tex(row.heading), *ours]) + r" \\")
         theirs = [rf"\textit{{{_tex(text)}}}" if (text := c.theirs()) else "" for c in cells]
         out.append(" & ".join(["", *theirs]) + r" \\")
     out += [r"\bottomrule", r"\end{tabular}"]
@@ -270,6 +275,7 @@ def as_csv(table: PaperTable) -> str:
         ["recipe", "row", "column", "metric", "unit", "mean", "std", "seeds", "paper_mean",
          "paper_std", "difference", "in_paper", "state", "quick", "tuned"]
     )  # fmt: skip
+    extra = {column.id for column in table.columns if column.extra}
     for row, cells in table.lines():
         for cell in (cell for cell in cells if cell.exists):
             paper = cell.paper or (None, None)
@@ -277,21 +283,14 @@ def as_csv(table: PaperTable) -> str:
             writer.writerow(
                 [table.recipe.name, cell.row, cell.column, cell.metric, unit(cell.metric),
                  _number(cell.mean), _number(cell.std), " ".join(map(str, cell.seeds)),
-                 _number(paper[0]), _number(paper[1]), _number(gap), "no" if row.extra else "yes",
+                 _number(paper[0]), _number(paper[1]), _number(gap),
+                 "no" if row.extra or cell.column in extra else "yes",
                  cell.state, "yes" if table.quick else "no", cell.tuned]
             )  # fmt: skip
     return text.getvalue()
 
 
 FORMATS: dict[str, Callable[[PaperTable], str]] = {"md": markdown, "latex": latex, "csv": as_csv}
-
-
-def _heading(column: RecipeColumn) -> str:
-    return (column.label or column.id) + (" *" if column.extra else "")
-
-
-def _name(row: RecipeRow) -> str:
-    return (row.label or row.id) + (" *" if row.extra else "")
 
 
 def _join(ours: str, theirs: str) -> str:

@@ -30,28 +30,37 @@ PAPERS = {
 
 
 @dataclass(frozen=True)
-class RecipeColumn(Checked):
-    """A column of the table, or a point on the x axis: an override of the base settings."""
+class Labelled(Checked):
+    """A row or column."""
 
     id: str = hyper("", "short name")
     label: str = hyper("", "heading; the id if not given")
     set: dict = hyper({}, "settings, dotted or nested")
-    metric: str | None = hyper(None, "number it shows; the recipe's if not given")
     extra: bool = hyper(False, "not in the paper")
-    rows: tuple[str, ...] | None = hyper(None, "rows that have it; all if not given")
-    panel: str = hyper("", "figure: panel it is drawn in")
-    stop: str = hyper("", "why it cannot be run")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "label", self.label or self.id)
+
+    @property
+    def heading(self) -> str:
+        """In a table, with a mark where it is not in the paper."""
+        return self.label + (" *" if self.extra else "")
 
 
 @dataclass(frozen=True)
-class RecipeRow(Checked):
+class RecipeColumn(Labelled):
+    """A column of the table, or a point on the x axis: an override of the base settings."""
+
+    metric: str | None = hyper(None, "number it shows; the recipe's if not given")
+    rows: tuple[str, ...] | None = hyper(None, "rows that have it; all if not given")
+
+
+@dataclass(frozen=True)
+class RecipeRow(Labelled):
     """A row of the table, or a line of the figure: a method and its settings."""
 
-    id: str = hyper("", "short name")
-    label: str = hyper("", "heading; the id if not given")
     method: str = hyper("", "method")
-    set: dict = hyper({}, "settings, dotted or nested")
-    extra: bool = hyper(False, "not in the paper")
     columns: tuple[str, ...] | None = hyper(None, "columns it is run in; all if not given")
     metric: str | None = hyper(None, "number it shows; the column's or recipe's if not given")
     panel: str = hyper("", "figure: panel it is drawn in")
@@ -97,7 +106,6 @@ class Claim(Checked):
     within: float | None = hyper(None, "near, ratio: largest distance", min=0)
     value: float | None = hyper(None, "above, below: the constant")
     columns: tuple[str, ...] = hyper((), "columns it is about; all if not given")
-    average: bool = hyper(False, "the mean over columns decides, not every column")
     metric: str | None = hyper(None, "number it is about; the cell's if not given")
 
     @property
@@ -127,9 +135,8 @@ class Chart(Checked):
     chart: Literal["lines", "bars", "heatmap"] = hyper("lines", "kind of figure")
     x: str = hyper("round", "round, column, client, or a setting; heatmap: its word")
     y: str | tuple[str, ...] = hyper("accuracy", "series over rounds, a logged matrix (heatmap)")
-    series: Literal["rows", "columns", "clients", "layers"] = hyper("rows", "what a line is")
+    series: Literal["rows", "columns", "clients"] = hyper("rows", "what a line is")
     panels: Literal["none", "rows", "columns"] = hyper("none", "what a panel is")
-    rounds: tuple[int, ...] = hyper((), "heatmap: the rounds shown; the last if not given")
     xlabel: str = hyper("", "x axis, with unit")
     ylabel: str = hyper("", "y axis, with unit")
     log: bool = hyper(False, "lines: y axis with powers of ten")
@@ -146,7 +153,6 @@ class Recipe(Checked):
     seeds: tuple[int, ...] = hyper((0, 1, 2), "seeds of the full size")
     tune_seeds: tuple[int, ...] = hyper((), "seeds of trials; those of the cells if not given")
     metric: str = hyper("protocol", "number of a cell")
-    stop: str = hyper("", "why it cannot be run")
     base: dict = hyper({}, "settings every cell starts from")
     columns: tuple[Any, ...] = hyper((), "columns")
     rows: tuple[Any, ...] = hyper((), "rows")

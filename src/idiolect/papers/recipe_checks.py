@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from idiolect.core.text import one_line, shortened
@@ -75,16 +76,18 @@ def check_paper_values(recipe: "Recipe") -> None:
                 raise UserError(f"paper_values.{row}.{column}: row {row} has no such column")
 
 
-NEEDED = {
-    "best": ("row",),
-    "beats": ("row", "over"),
-    "order": ("rows",),
-    "within": ("row", "over"),
-    "ratio": ("row", "over", "within"),
-    "trend": ("along",),
-    "near": ("row", "within"),
-    "above": ("row", "value"),
-    "below": ("row", "value"),
+# Of each kind of claim: what it needs, and what else has an effect.
+ABOUT_ANY = ("id", "says", "kind", "columns", "metric")
+CLAIM_KEYS = {
+    "best": (("row",), ("among", "lower")),
+    "beats": (("row", "over"), ("by", "lower")),
+    "order": (("rows",), ("lower",)),
+    "within": (("row", "over", "by"), ()),
+    "ratio": (("row", "over", "within"), ("ratio",)),
+    "trend": (("along",), ("row", "direction", "steps", "by")),
+    "near": (("row", "within"), ()),
+    "above": (("row", "value"), ()),
+    "below": (("row", "value"), ()),
 }
 
 
@@ -93,9 +96,14 @@ def check_claim(recipe: "Recipe", claim: "Claim") -> None:
     what = f"claim {claim.id}"
     if not claim.says:
         raise UserError(f"{what} says nothing; write `says: …`")
-    for key in NEEDED[claim.kind]:
-        if getattr(claim, key) in ((), None):
+    needed, free = CLAIM_KEYS[claim.kind]
+    for key in (*needed, *(("by",) if claim.direction == "flat" else ())):
+        if getattr(claim, key) in ((), None) or (key == "by" and claim.by <= 0):
             raise UserError(f"{what}: kind {claim.kind} needs {key}")
+    for known in fields(claim):
+        unused = known.name not in (*ABOUT_ANY, *needed, *free)
+        if unused and getattr(claim, known.name) != known.default:
+            raise UserError(f"{what}: kind {claim.kind} takes no {known.name}")
     _known((*claim.about, *claim.beaten, *claim.rows, *claim.among), rows, f"row in {what}")
     _known(claim.columns, columns, f"column in {what}")
     if claim.kind == "trend":

@@ -93,6 +93,8 @@ class Results:
             if key in made:
                 continue
             run, (metrics, kept) = FinishedRun(out), wanted[key]
+            if judged := run.summary.get("metric"):
+                raise UserError(f"recipes compare accuracies; this is {judged['name']}")
             shown = {name: numbers.number(run, name) for name in sorted(metrics)}
             about = _machine(out, cell.config)
             made[key] = Record(shown, portable(cell.config), run.summary, about, self.quick)
@@ -144,7 +146,11 @@ class Results:
         found: dict[tuple[str, str], str] = {}
         for told in self._no_data().values():
             found |= dict.fromkeys((_place(name) for name in told["cells"]), "no data")
-        return found | {_place(name): "failed" for name in self.failures()}
+        return found | dict.fromkeys(self.failed_places(), "failed")
+
+    def failed_places(self) -> set[tuple[str, str]]:
+        """Rows and columns of which something failed when that was last tried."""
+        return {_place(name) for name in self.failures()}
 
     def lacking_data(self, cells: Sequence[tuple[Cell, str]]) -> None:
         """Write down which cells could not be run for want of data."""
@@ -166,8 +172,9 @@ class Results:
         return round_series.read(self.series_file(record)) if record and kept else {}
 
     def series_file(self, record: Record) -> Path:
-        method = record.config["method"]["name"]
-        return self.folder / "series" / f"{method}-seed{record.seed}-{record.digest}.csv"
+        method, revised = record.config["method"]["name"], _of_revision(record.config)
+        name = f"{method}-seed{record.seed}-{record.digest}{revised}.csv"
+        return self.folder / "series" / name
 
     def _has_series(self, record: Record, wanted: Sequence[str]) -> bool:
         path = self.series_file(record)
@@ -231,6 +238,12 @@ class Results:
             files.remove_drafts(self.folder / "series", "*.csv")
             with disk_errors(self.folder, lambda: "the same command goes on"):
                 yield
+
+
+def _of_revision(config: Config) -> str:
+    """The end of a name: what one revision of a method made is not another's."""
+    now = revision.of(config) or revision.FIRST
+    return f"-revision{now}" if now > revision.FIRST else ""
 
 
 def _place(name: str) -> tuple[str, str]:

@@ -89,7 +89,8 @@ class TunedCell:
         found = []
         for key, value in point.items():
             tried = [trial.point[key] for trial in self.trials]
-            if all(_is_number(one) for one in tried) and value in (min(tried), max(tried)):
+            several = len(set(map(str, tried))) > 1 and all(map(_is_number, tried))
+            if several and value in (min(tried), max(tried)):
                 found.append(key.removeprefix("method."))
         return found
 

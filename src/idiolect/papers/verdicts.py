@@ -11,8 +11,8 @@ is fitted.
 column all must be, so there the largest p counts and needs no correction. *Does not hold*: at least
 one comparison is significantly the other way round, by Holm's correction over all of them, those
 that still lack seeds included. Otherwise, with fewer than two seeds in a comparison, and where a
-seed diverged and has no number, there is *not enough evidence*; the reason names what speaks
-against the claim by its own interval, which the correction or missing rows keep from a verdict.
+seed diverged, there is *not enough evidence*; the reason names what speaks against the claim by its
+own interval, which the correction or missing rows keep from a verdict.
 """
 
 import math
@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Literal
 
-from idiolect.papers.comparisons import LEVEL, Comparison, Parts, Seeds, compared, holm, inside
+from idiolect.papers.comparisons import LEVEL, Comparison, Seeds, compared, holm, inside
 from idiolect.papers.recipe import Claim, Recipe
 
-Lost = Mapping[tuple[str, str], Collection[int]]  # row, column -> seeds that diverged
+Seedings = Mapping[tuple[str, str], Collection[int]]  # row, column -> seeds
 Values = Mapping[tuple[str, str, str], Seeds]  # row, column, metric -> seed -> value
 Lookup = Callable[[str, str], Seeds]  # row, column
 Answer = Literal["holds", "does not hold", "not enough evidence"]
@@ -48,16 +48,19 @@ class Verdict:
 
 
 def judge(
-    recipe: Recipe, values: Values, quick: bool = False, lost: Lost | None = None
+    recipe: Recipe, values: Values, quick: bool = False, diverged: Seedings | None = None
 ) -> list[Verdict]:
-    """A verdict on every claim of a recipe; `quick`: on the cells of --quick. `lost`: seeds without
-    a number because they diverged."""
+    """A verdict on every claim of a recipe; `quick`: on the cells of --quick."""
     recipe = recipe.shrunk() if quick else recipe
-    return [verdict(recipe, claim, values, quick, lost or {}) for claim in recipe.claims]
+    return [verdict(recipe, claim, values, quick, diverged) for claim in recipe.claims]
 
 
 def verdict(
-    recipe: Recipe, claim: Claim, values: Values, quick: bool = False, lost: Lost | None = None
+    recipe: Recipe,
+    claim: Claim,
+    values: Values,
+    quick: bool = False,
+    diverged: Seedings | None = None,
 ) -> Verdict:
     made = _comparisons(recipe, claim, values)
     groups: dict[str, list[Comparison]] = {}
@@ -80,15 +83,15 @@ def verdict(
         return Verdict(claim, "not enough evidence", reason, test, tuple(made), quick)
     weakest = max(known, key=lambda one: one.p_holds)
     sure = holm([max(one.p_holds for one in group) for group in groups.values()])
-    diverged = [
+    lost = [
         f"{row} in {column} diverged in seed {', '.join(map(str, sorted(seeds)))}"
         for row, column in sorted(recipe.places_of(claim))
-        if (seeds := (lost or {}).get((row, column), ()))
+        if (seeds := (diverged or {}).get((row, column), ()))
     ]
-    answer: Answer = "holds" if all(sure) and not diverged else "not enough evidence"
+    answer: Answer = "holds" if all(sure) and not lost else "not enough evidence"
     prefix = "weakest: " if len(known) > 1 else ""
     found = _against(claim, made) or prefix + _interval(claim, weakest)
-    reason = "; ".join((found, *diverged))
+    reason = "; ".join((found, *lost))
     return Verdict(claim, answer, reason, test, tuple(made), quick)
 
 
@@ -103,29 +106,23 @@ def _comparisons(recipe: Recipe, claim: Claim, values: Values) -> list[Compariso
         return _distances(recipe, claim, of)
     if claim.kind in ("within", "ratio"):
         return _alike(recipe, claim, of)
-    made: list[tuple[str, str, Seeds, Parts]] = []
+    made: list[Comparison] = []
     sign = -1.0 if claim.lower else 1.0
+    margin = f" {'+' if claim.by < 0 else '-'} {abs(claim.by):g}" if claim.by else ""
     for column in recipe.columns_of(claim):
         for better, worse in _pairs(recipe, claim, column):
             pair = _paired(of(better, column), of(worse, column))
             gaps = {seed: sign * (a - b) - claim.by for seed, (a, b) in pair.items()}
             what = f"{better} - {worse}" if sign > 0 else f"{worse} - {better}"
-            made.append((what, column, gaps, pair))
+            made.append(compared(f"{what}{margin} in {column}", column, gaps, pair))
         if claim.kind in ("above", "below"):
             way = 1.0 if claim.kind == "above" else -1.0
             for row in (r for r in claim.about if recipe.has_cell(r, column)):
                 own = of(row, column)
                 gaps = {s: way * (v - (claim.value or 0.0)) for s, v in own.items()}
-                what = f"{row} {claim.kind} {claim.value:g}"
-                made.append((what, column, gaps, {s: (v,) for s, v in own.items()}))
-    margin = f" {'+' if claim.by < 0 else '-'} {abs(claim.by):g}"
-    margin = margin if claim.by and claim.kind == "beats" else ""
-    if claim.average:
-        return _averaged(made, margin)
-    return [
-        compared(f"{what}{margin} in {column}", column, gaps, parts)
-        for what, column, gaps, parts in made
-    ]
+                what = f"{row} {claim.kind} {claim.value:g} in {column}"
+                made.append(compared(what, column, gaps, {s: (v,) for s, v in own.items()}))
+    return made
 
 
 def _pairs(recipe: Recipe, claim: Claim, column: str) -> list[tuple[str, str]]:
@@ -154,19 +151,6 @@ def _alike(recipe: Recipe, claim: Claim, of: Lookup) -> list[Comparison]:
                 gaps = {s: x - y for s, (x, y) in pair.items()}
                 bound, what = claim.by, f"{a} - {b} in {column}"
             found.append(inside(what, column, gaps, pair, bound))
-    return found
-
-
-def _averaged(made: Sequence[tuple[str, str, Seeds, Parts]], margin: str) -> list[Comparison]:
-    whats = dict.fromkeys(what for what, *_ in made)
-    found = []
-    for what in whats:
-        own = [(gaps, parts) for name, _, gaps, parts in made if name == what]
-        common = set.intersection(*(set(gaps) for gaps, _ in own))
-        means = {s: math.fsum(gaps[s] for gaps, _ in own) / len(own) for s in common}
-        parts = {s: [x for _, pair in own for x in pair[s]] for s in common}
-        title = f"{what}{margin}, mean of {len(own)} columns"
-        found.append(compared(title, what, means, parts))
     return found
 
 
