@@ -2,7 +2,8 @@
 
 A table is a dict of equally long columns, one row per client and round (`clients.parquet`). Series
 `before` is the model the round delivered, before further local training; `after` is the client's
-own model as it last left local training; `global` is the one shared model, where there is one.
+own model as it last left local training, NaN if that one was never tested; `global` is the one
+shared model, where there is one.
 """
 
 from collections.abc import Mapping
@@ -274,7 +275,9 @@ def _protocol_series(
 ) -> dict[int, float]:
     values: dict[int, float] = {}
     metric = metric_of(rounds[max(rounds)]) if rounds else ACCURACY
+    trained: np.ndarray | bool = False  # clients that started once
     for t, rows in rounds.items():
+        trained = trained | rows["started"]
         accuracy, keep = rows.get(f"{metric.name}_{series}"), ~rows["unseen"]
         if accuracy is None:
             continue
@@ -289,7 +292,7 @@ def _protocol_series(
         elif series == "after" and chosen.clients == "all":
             # A client that never trained still holds the model it started from.
             start = rounds[min(rounds)][f"{metric.name}_before"]
-            accuracy = np.where(np.isfinite(accuracy), accuracy, start)
+            accuracy = np.where(np.isfinite(accuracy) | trained, accuracy, start)
         value = stats(accuracy[keep], rows["test_size"][keep], metric.lower)[chosen.weighting]
         evaluated = np.isfinite(rows[f"{metric.name}_before"]).any() or chosen.clients == "next"
         if value is not None and evaluated:

@@ -194,6 +194,8 @@ class Simulation:
             testing = Span(self.device)
             yield from self._test_stragglers(after)
             unknown.testing = testing.end()
+        else:  # their earlier models are not the ones they have now
+            self.scores.forget("after", turn.start)
         result.clients = self._columns(turn)
         unknown.whole.end()
         result.open = unknown
@@ -270,10 +272,11 @@ class Simulation:
         """Between two tested rounds, test the models of clients who will not train again until the
         next one: a straggler that is never back in a tested round would stay untested for ever."""
         until = self.tested.after(self.round)
-        rejoins = type(self.method).rejoin is not Method.rejoin
         again: set[int] = set()
         for t, turn in enumerate(self.turns[self.round : until], self.round):
-            again |= set(turn.start) | {i for i, s in turn.arrive.items() if rejoins and s < t}
+            again |= set(turn.start)
+            if self.method.rejoins:
+                again |= {i for i, s in turn.arrive.items() if s < t}
         for ids, params in after:
             rows = [k for k, i in enumerate(ids) if i not in again]
             yield from self.evaluation.test(
