@@ -73,7 +73,7 @@ class Simulation:
         net = self.engine.net
         given = select.with_given_weights(net, initial_tree(model, net, self.dtype), init)
         self.start_tree = {n: v.to(self.device) for n, v in given.items()}
-        own = {
+        self.clients_start = {  # of those that do not start from the common model
             int(i): select.with_given_weights(net, {n: v.cpu() for n, v in given.items()}, w)
             for i, w in (clients_init or {}).items()
         }
@@ -83,7 +83,8 @@ class Simulation:
         self.server = server_state.new_server(method, net, self.start_tree, list(sizes), sizes)
         if schedule is None and not stragglers and clock is None:
             self.server.expected = Participation.of(participation).expected(len(sizes))
-        self.mine = Table(partial(first_state, method, self.engine, self.start_tree, own))
+        first = partial(first_state, method, self.engine, self.start_tree, self.clients_start)
+        self.mine = Table(first)
         self.kept = KeptOptimizers(self.device, keep, federation.n_clients)
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
