@@ -53,6 +53,7 @@ def test_best_last_and_last10() -> None:
     assert accuracy["best"]["mean"] == pytest.approx(0.7)
     assert accuracy["best"]["pooled"] == pytest.approx(0.75)
     assert made["selected_on"] == "test" and made["unseen"] is None
+    assert accuracy["last10"]["mean"] == pytest.approx((0.3 + 0.7 + 0.5) / 3)  # not the start
     long = metrics.summarise(table([[k / 20, k / 20] for k in range(21)]))
     assert long["accuracy"]["last10"]["mean"] == pytest.approx(np.mean(np.arange(11, 21) / 20))
 

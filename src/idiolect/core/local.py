@@ -155,7 +155,10 @@ class Local(ABC):
         goal = Objective(loss, self._moving(params, train), tuple(extra))
         if not goal.moving:
             return {}, torch.zeros_like(self.sizes), dict(params)
-        return self._grad(goal, params, training)
+        done = self._grad(goal, params, training)
+        if training and not self.reported:  # the only training there is
+            self.reported["grad"] = done[1]
+        return done
 
     @abstractmethod
     def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]: ...
@@ -211,7 +214,8 @@ class Local(ABC):
 
     @property
     def train_loss(self) -> Tensor:
-        """`[K]`: mean of the losses that `sgd` reported, zero where there was none."""
+        """`[K]`: mean of the losses that `sgd` reported, else that of a gradient step; zero where
+        there was neither."""
         return sum(self.reported.values(), start=0 * self.sizes) / max(1, len(self.reported))
 
     def log(self, **values: Tensor) -> None:

@@ -24,7 +24,7 @@ code; here such models share the weight. BatchNorm statistics stay on the client
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -87,7 +87,8 @@ class FedDWA(SgdMethod):
             return tree.add(tree.pick(model, gradient), tree.scale(gradient, -step))
         epochs = self.guidance_epochs if self.guidance == "n_epochs" else 1
         steps = 1 if self.guidance == "one_batch" else 0
-        return self.train(local, model, epochs=epochs, steps=steps, purpose="guidance")
+        how: dict[str, Any] = {"epochs": epochs, "steps": steps, "purpose": "guidance"}
+        return self.train(local, model, report=False, **how)
 
     def aggregate(self, server: Server, ups: Ups) -> None:
         distance = tree.square_distances(self._toward(server, ups), ups["model"])

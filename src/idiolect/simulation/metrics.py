@@ -174,7 +174,7 @@ def protocol_value(
         return {"value": value, "round": best, "what": chosen.what}
     if chosen.when == "last10":
         final = max(rounds, default=0)
-        tail = [value for t, value in values.items() if t > final - 10]
+        tail = [value for t, value in values.items() if t > max(final - 10, 0)]
         mean = float(np.mean(tail)) if tail else None
         return {"value": mean, "round": max(values, default=None), "what": chosen.what}
     report = {**_last(values), "what": chosen.what}
@@ -255,7 +255,7 @@ def _over_rounds(
     # The shared model has no validation column of its own: it follows the delivered models' choice.
     best = _best({t: rounds[t] for t in known}, "before" if series == "global" else series, name)
     final = max(known)
-    tail = [known[t] for t in known if t > max(rounds) - 10] or [known[final]]
+    tail = [known[t] for t in known if t > max(max(rounds) - 10, 0)] or [known[final]]
     result = {
         "best": {**known.get(best if best is not None else final, known[final]), "round": best},
         "last": {**known[final], "round": final},
