@@ -57,6 +57,19 @@ def test_sites_give_the_simulators_numbers(method: str, tmp_path: Path) -> None:
         assert_same_private(site, theirs)
 
 
+def test_models_trained_further_untested_have_no_score(tmp_path: Path) -> None:
+    """As in the simulator, where models are tested every other round."""
+    half = {"kind": "fixed", "rate": 0.5}
+    made = {**config("fedper", rounds=4), "participation": half, "eval_every": 2}
+    ours = served(made, LocalTransport(clients_on_disk(tmp_path, 4)), 4)
+    theirs = simulated(made, 4, participation=0.5, eval_every=2)
+    pairs = [(ours.start(), theirs.start()), *((ours.step(), theirs.step()) for _ in range(4))]
+    for mine, his in pairs:
+        assert mine.started == his.started
+        np.testing.assert_allclose(mine.clients["loss_after"], his.clients["loss_after"], atol=1e-9)
+    assert set(pairs[3][0].started) - set(pairs[4][0].started)
+
+
 def test_sites_with_adapters_and_kept_optimizers_give_the_simulators_numbers(
     tmp_path: Path,
 ) -> None:

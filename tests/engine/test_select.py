@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import methods
+from idiolect.conformance.problem import Normed, network
 from idiolect.data import Federation
 from idiolect.engine import select
 from idiolect.engine.stacked import MAX_DISTANCE, rounding
-from tests.conftest import SmallNet, run, simulation
+from idiolect.errors import UserError
+from tests.conftest import ENGINES, SmallNet, ragged_federation, run, simulation
 from tests.engine.engines import LOCAL, RAGGED
 from tests.engine.test_stacked import Grouped, Scaled
 from tests.methods.plain import TINY, assert_same, seeded
@@ -142,3 +144,13 @@ print([m for m in ("sympy", "PIL", "pyarrow", "sklearn", "pandas") if m in sys.m
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["fedfomo", "fedala", "l2c"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_sample_that_a_method_leaves_alone_for_batch_norm_is_told(name: str, engine: str) -> None:
+    """Clients of two samples: one is set apart, and BatchNorm is left with the other."""
+    sim = simulation(methods.build(name), ragged_federation((2, 9)), network(Normed), engine=engine)
+    with pytest.raises(UserError, match=r"leaves a client one to train on.*BatchNorm; raise split"):
+        for _ in range(3):
+            sim.step()

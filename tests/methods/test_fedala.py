@@ -124,3 +124,12 @@ def test_newcomers_take_the_global_model() -> None:
 def test_settings_are_checked(bad: dict) -> None:
     with pytest.raises(UserError):
         methods.build({"name": "fedala", **bad})
+
+
+def test_only_clients_that_learn_weights_are_counted() -> None:
+    """The first client is new in the second round, and mixes nothing yet."""
+    who = [[1, 2], [0, 1, 2], [0, 1, 2]]
+    method = {**FULL, "batch_size": 4, "ala_epochs": 3}
+    loop, stacked = (Watched(method, TINY, NET, 3, engine=e, schedule=who) for e in ENGINES)
+    for one, other in zip(loop.rounds, stacked.rounds, strict=True):
+        assert (one.samples, one.steps) == (other.samples, other.steps)

@@ -369,3 +369,15 @@ def test_logs_stand_at_the_clients_ids() -> None:
     assert p.shape == (4, 4)
     assert (~p.isnan()).nonzero().tolist() == [[0, 0], [0, 2], [2, 0], [2, 2]]
     assert torch.allclose(p[[0, 2]].nansum(1), torch.ones(2).double())
+
+
+def test_a_full_gradient_step_keeps_to_the_schedule() -> None:
+    """A guidance model of the second round, with a learning rate that falls tenfold."""
+    how = {**FULL, "lr": 0.1, "lr_decay": 0.1, "guidance": "full_gradient"}
+    ran = Watched({"name": "feddwa", **how}, TINY, NET, 2)
+    for k, client in enumerate(CLIENTS):
+        model, ahead = ran.up(1, "model", k), ran.up(1, "guidance", k)
+        step = gradient(model, client)
+        assert_same(ahead, {n: model[n] - 0.01 * step[n] for n in model}, 1e-12)
+    assert methods.build({"name": "feddwa", **how}).revision == 2
+    assert methods.build({"name": "feddwa", **how, "lr_decay": 1.0}).revision == 1

@@ -383,3 +383,16 @@ def test_references_disagree_where_they_should() -> None:
 def test_layer_weights_are_numbers() -> None:
     with pytest.raises(UserError, match=r"method\.layer_weights must be numbers like 0\.5,0\.3"):
         methods.build({"name": "spfl", "layer_weights": "half,half"})
+
+
+@pytest.mark.parametrize(
+    "method", [{"name": "spfl"}, {"name": "spfl_w"}, {"name": "spfl_w", "variant": "code"}]
+)
+def test_a_refresh_without_anybody(method: dict[str, str]) -> None:
+    """As it may be where each client comes with a chance: nothing is known of similarity."""
+    given = {**method, **FULL, "gamma": 2, "two_step": False}
+    ran = Watched(given, TINY, NET, 3, schedule=[[], [0, 1], [0, 1]])
+    assert "similarity_0" in ran.logs(2)
+    rest = 1 / (1 + e)
+    wanted = torch.tensor([[1 - rest, rest], [rest, 1 - rest]]).double()
+    torch.testing.assert_close(ran.logs(1)["mixing_0"][:2, :2], wanted)

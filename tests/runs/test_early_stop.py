@@ -25,6 +25,19 @@ def test_when_it_is_over() -> None:
     assert not early_stop.is_over(scores, 0) and not early_stop.is_over({0: 0.1}, 1)
 
 
+def test_rounds_between_two_tests_end_nothing() -> None:
+    """Tests every fifth round: after round 8 nobody knows yet whether it got better."""
+    scores = dict.fromkeys(range(9)) | {5: 0.5}
+    assert not early_stop.is_over(scores, 3, 5)
+    assert not early_stop.is_over(scores | {9: None, 10: 0.6}, 3, 5)
+    assert early_stop.is_over(scores | {9: None, 10: 0.4}, 3, 5)
+    how = {"rounds": 30, "stop_after": 3, "eval_every": 5}
+    result = simulate({"name": "fedavg", "lr": 1.5}, with_validation(), SmallNet(), **how)
+    told = result.summary["stopped_early"]
+    assert (told["round"], told["best_round"] % 5) == (told["best_round"] + 5, 0)
+    assert result.summary["accuracy"]["last"]["round"] == told["round"] == len(result.rounds) - 1
+
+
 def test_a_run_ends_early_says_so_and_resumes_to_the_same_end(tmp_path: Path) -> None:
     out = tmp_path / "r"
     done = call("run", "fedavg", *STOP, "--checkpoint-every", "1", "--out", out, "--json")

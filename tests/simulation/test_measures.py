@@ -218,3 +218,15 @@ def test_networks_whose_layers_are_used_twice() -> None:
 
     done = simulate("fedavg", federate(CLIENTS), Twice().double(), rounds=1, measure="flops")
     assert done.summary["measured"]["passes"] == 1
+
+
+def test_passes_of_a_loss_of_ones_own() -> None:
+    """It shows the network every batch twice."""
+
+    def steady(net, params, x, y):  # type: ignore[no-untyped-def]
+        known = F.cross_entropy(net(params, x), y, reduction="none")
+        return known + (net(params, x + 0.1) - net(params, x)).square().sum(1)
+
+    how = {"rounds": 1, "measure": "flops", "dtype": "float64", "loss": steady}
+    done = simulate("fedavg", TINY, NET, **how)  # type: ignore[arg-type]
+    assert done.summary["measured"]["passes"] == 3

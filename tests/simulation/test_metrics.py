@@ -21,17 +21,18 @@ def table(
     """Two clients by default; the first row is round 0."""
     grid = np.array(before, float)
     t, n = grid.shape
+    number = np.repeat(np.arange(t), n)
 
     def column(values: list[list[float]] | None) -> np.ndarray:
         return np.full(t * n, nan) if values is None else np.array(values, float).ravel()
 
     return {
-        "round": np.repeat(np.arange(t), n),
+        "round": number,
         "client": np.tile(np.arange(n), t),
         "test_size": np.tile(size, t),
         "val_size": np.full(t * n, 0 if val is None else 5),
         "unseen": np.tile(unseen, t),
-        "started": np.ones(t * n, bool) if started is None else column(started).astype(bool),
+        "started": (number > 0) if started is None else column(started).astype(bool),
         "accuracy_before": grid.ravel(),
         "accuracy_after": column(after),
         "val_accuracy_before": column(val),
@@ -52,6 +53,7 @@ def test_best_last_and_last10() -> None:
     assert accuracy["best"]["mean"] == pytest.approx(0.7)
     assert accuracy["best"]["pooled"] == pytest.approx(0.75)
     assert made["selected_on"] == "test" and made["unseen"] is None
+    assert accuracy["last10"]["mean"] == pytest.approx((0.3 + 0.7 + 0.5) / 3)  # not the start
     long = metrics.summarise(table([[k / 20, k / 20] for k in range(21)]))
     assert long["accuracy"]["last10"]["mean"] == pytest.approx(np.mean(np.arange(11, 21) / 20))
 
@@ -98,6 +100,9 @@ def test_protocols_by_hand() -> None:
     assert value("pflego", **columns) == pytest.approx(0.55)
     # Client 1 never trained in round 1 and still holds its start (0.1): 0.2, then 0.6.
     assert value("fedas", **columns) == pytest.approx(0.6)
+    # A model that was trained further and not tested is not the one it started from.
+    columns["after"][2] = [nan, 0.5]
+    assert value("fedas", **columns) == pytest.approx(0.5)
 
 
 def test_fedas_counts_the_starting_point() -> None:

@@ -368,3 +368,23 @@ def test_runs_that_do_not_fit_side_by_side_are_done_one_by_one(
     for a, b in zip(joined.simulations, narrow.simulations, strict=True):
         for (name, x), y in zip(a.state()[0].items(), b.state()[0].values(), strict=True):
             torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12, equal_nan=True, msg=name)
+
+
+def test_models_of_different_settings_are_tested_together() -> None:
+    """Also where a setting of fine-tuning is a word for one and a number for another."""
+    made = [replace(small("fedavg_ft"), ft_batch_size=size) for size in ("full", 8)]
+    equal(Sweep([varied(method) for method in made]), [varied(method) for method in made])
+
+
+def test_clients_with_starting_points_of_their_own_train_for_themselves() -> None:
+    """Simulations that are alike but for what their clients start from."""
+    other = {n: 2 * v for n, v in model().state_dict().items()}
+
+    def pair() -> list[Simulation]:
+        starts: list[Any] = [None, {0: other, 2: other}]
+        how = {"participation": 0.6, "seed": 1}
+        return [
+            simulation(small("local_ft"), RAGGED, model(), clients_init=s, **how) for s in starts
+        ]
+
+    equal(Sweep(pair()), pair())

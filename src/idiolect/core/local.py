@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect.core import record, rng
+from idiolect.core import record, rng, tree
 from idiolect.core.batches import BatchPlan, SgdSettings
 from idiolect.core.net import Net
 from idiolect.core.per_client import Apart, PerClient
@@ -87,6 +87,7 @@ class Local(ABC):
         coupled: Coupled = False,
         pull: tuple[Tree, Tensor] | tuple[()] = (),
         start: Tensor | int | None = None,
+        only: Tensor | None = None,
         report: bool = True,
         **settings: Any,
     ) -> Trained:
@@ -95,8 +96,9 @@ class Local(ABC):
         `pull=(anchor, strength)` adds `strength / 2 |w - anchor|^2` over the leaves of the anchor
         to what is minimised: by formula, so that it costs little; losses are told without it.
         With `steps`, `start` is the number of mini-batches seen before, one for all clients or one
-        each (default: `steps` a round). If `report`, the loss counts in the round's training
-        loss."""
+        each (default: `steps` a round). `only` `[K]` says whose training it is: the others keep
+        `params`, and no work is counted of them. If `report`, the loss counts in the round's
+        training loss."""
         goal = Objective(loss, self._moving(params, train), tuple(extra), x, coupled, pull)
         if not goal.moving:
             return Trained(dict(params), 0 * self.sizes, 0 * self.sizes)
@@ -112,7 +114,12 @@ class Local(ABC):
             start = torch.full((len(self.ids),), start)
         call = self._call(how.purpose)
         memory = record.leaves(self.remembered.get(call, {})) if how.keep else {}
+        work = self.samples_seen.copy(), self.steps_taken.copy()
         done = self._sgd(goal, params, how, start, memory)
+        if only is not None:
+            rest = ~only.cpu().numpy()
+            self.samples_seen[rest], self.steps_taken[rest] = (before[rest] for before in work)
+            done = replace(done, params=tree.where(only, done.params, params))
         if how.keep and done.memory:
             self.kept[call] = record.nest(done.memory)
         if report:
@@ -148,7 +155,10 @@ class Local(ABC):
         goal = Objective(loss, self._moving(params, train), tuple(extra))
         if not goal.moving:
             return {}, torch.zeros_like(self.sizes), dict(params)
-        return self._grad(goal, params, training)
+        done = self._grad(goal, params, training)
+        if training and not self.reported:  # the only training there is
+            self.reported["grad"] = done[1]
+        return done
 
     @abstractmethod
     def _grad(self, goal: Objective, params: Tree, training: bool) -> tuple[Tree, Tensor, Tree]: ...
@@ -204,7 +214,8 @@ class Local(ABC):
 
     @property
     def train_loss(self) -> Tensor:
-        """`[K]`: mean of the losses that `sgd` reported, zero where there was none."""
+        """`[K]`: mean of the losses that `sgd` reported, else that of a gradient step; zero where
+        there was neither."""
         return sum(self.reported.values(), start=0 * self.sizes) / max(1, len(self.reported))
 
     def log(self, **values: Tensor) -> None:

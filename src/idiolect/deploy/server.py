@@ -141,6 +141,8 @@ class FederationServer:
         self.round = self.arrivals.round = t + 1
         if tests:
             result.seconds_eval = self._evaluate()
+        else:  # their earlier models are not the ones they have now
+            self.scores.forget("after", chosen)
         result.clients = self._columns(result, blank=not tests)
         result.seconds = time.perf_counter() - began
         log.info("round %d: %d started, %d arrived, %.1f s", t + 1, len(chosen),

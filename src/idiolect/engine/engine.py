@@ -10,7 +10,8 @@ Letters in the names and comments of this package:
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cached_property, partial
 from typing import Literal, NamedTuple
@@ -50,6 +51,25 @@ def takes_whole_numbers(module: nn.Module, x: Tensor) -> bool:
                 f"samples hold tokens up to {int(x.max())}, more than the model's embedding has"
             ) from None
     return True
+
+
+def lacks_variance(error: ValueError) -> bool:
+    """Whether a BatchNorm was given single values to train on."""
+    return "more than 1 value per channel" in str(error)
+
+
+@contextmanager
+def _single_samples_told() -> Iterator[None]:
+    """A method that sets some of a client's samples apart may leave one to train on."""
+    try:
+        yield
+    except ValueError as error:
+        if not lacks_variance(error):
+            raise
+        raise UserError(
+            "the method sets samples apart and leaves a client one to train on, too few for the "
+            "model's BatchNorm; raise split.min_size or use GroupNorm"
+        ) from None
 
 
 class Footprint(NamedTuple):
@@ -142,7 +162,7 @@ class Engine(ABC):
         share = self.ranks.share(sizes)
         own, given = [ids[k] for k in share], [record.select(r, share) for r in records]
         done: list[Record] = []
-        with by_itself():
+        with by_itself(), _single_samples_told():
             if self.threads is not None and own and self.alone("train", batch_size):
 
                 def alone(nets: Nets, k: int) -> Record:

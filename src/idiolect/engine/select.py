@@ -17,7 +17,7 @@ from idiolect.core.net import Net, initial_tree
 from idiolect.core.storage import KEEP
 from idiolect.core.tree import Tree
 from idiolect.data import Federation
-from idiolect.engine.engine import Engine, takes_whole_numbers
+from idiolect.engine.engine import Engine, lacks_variance, takes_whole_numbers
 from idiolect.engine.loop import LoopEngine
 from idiolect.engine.ranks import gpu_of_this_rank
 from idiolect.engine.stacked import StackedEngine
@@ -79,7 +79,7 @@ def check_batch_norm(model: nn.Module, federation: Federation, batch_size: objec
                 x = x.to(next(model.parameters()).dtype)
             deepcopy(model).train()(x)
     except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
+        if not lacks_variance(error):
             raise
         what = f"client {lonely[0]} has one training sample" if lonely else "method.batch_size is 1"
         fix = "raise split.min_size" if lonely else "raise method.batch_size"

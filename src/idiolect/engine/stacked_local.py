@@ -96,8 +96,8 @@ class StackedLocal(SamplesLocal):
     def _squared_grad(
         self, goal: Objective, params: Tree, plan: BatchPlan, per_sample: bool
     ) -> tuple[Tensor, Tensor]:
-        if per_sample:
-            plan = replace(plan, batch_size=SAMPLES_DIFFERENTIATED_AT_ONCE)
+        if per_sample:  # batches are only a way to go through all samples
+            plan = replace(plan, batch_size=SAMPLES_DIFFERENTIATED_AT_ONCE, drop_last=False)
         steps, wide = self._steps(plan), self._wide(goal, self.net)
         state = self._state(record.select(params, steps.order), goal, steps)
         kind = SquaredNormStep(wide)

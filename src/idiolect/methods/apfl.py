@@ -70,6 +70,7 @@ class APFL(FedAvg):
     def _adapted(self, w: Tree, mine: Record, local: Local) -> Tensor:
         how = self.batches | {"lr": self.lr * self.lr_factor(local.round), "purpose": "alpha"}
         how |= {"extra": (w, mine["v"], mine["stats"]), "steps": 1, "start": local.round}
+        how["report"] = False
         moved = local.sgd(of_alpha, {"alpha": mine["alpha"]}, train=("alpha",), **how).params
         alpha = moved["alpha"].clamp(0, 1)
         local.log(alpha=alpha)

@@ -94,8 +94,9 @@ class FedALA(FedAvg):
         first, active = mine["visits"] == 1, mine["visits"] > 0
         losses: list[Tensor] = []
         while len(losses) < self.ala_epochs and bool(active.any()):
-            done = part.sgd(mixed_loss, theirs | weight, purpose="ala", report=False, **how)
-            weight = tree.where(active, tree.pick(done.params, own), weight)
+            how |= {"purpose": "ala", "only": active, "report": False}
+            done = part.sgd(mixed_loss, theirs | weight, **how)
+            weight = tree.pick(done.params, own)
             losses.append(done.loss)
             active = active & first & ~self._settled(losses)
         return weight

@@ -24,7 +24,7 @@ code; here such models share the weight. BatchNorm statistics stay on the client
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -56,6 +56,12 @@ class FedDWA(SgdMethod):
     traffic = "3"
     rounds_default = 100
 
+    @property
+    def revision(self) -> int:
+        # The one full gradient step kept the learning rate of the first round.
+        scheduled = self.lr_schedule != "step" or self.lr_decay != 1 or self.lr_warmup > 0
+        return 2 if self.guidance == "full_gradient" and scheduled else 1
+
     def server_init(self, net: Net, start: Tree, clients: Ids) -> Record:
         weights = tree.pick(start, net.weights)
         last = {"last": Table(weights)} if self.guidance == "last_round" else {}
@@ -77,10 +83,12 @@ class FedDWA(SgdMethod):
     def _guidance(self, local: Local, model: Tree) -> Tree:
         if self.guidance == "full_gradient":  # Eq. 16
             gradient, _, _ = local.grad(cross_entropy, model)
-            return tree.add(tree.pick(model, gradient), tree.scale(gradient, -local.each(self.lr)))
+            step = local.each(self.lr * self.lr_factor(local.round))
+            return tree.add(tree.pick(model, gradient), tree.scale(gradient, -step))
         epochs = self.guidance_epochs if self.guidance == "n_epochs" else 1
         steps = 1 if self.guidance == "one_batch" else 0
-        return self.train(local, model, epochs=epochs, steps=steps, purpose="guidance")
+        how: dict[str, Any] = {"epochs": epochs, "steps": steps, "purpose": "guidance"}
+        return self.train(local, model, report=False, **how)
 
     def aggregate(self, server: Server, ups: Ups) -> None:
         distance = tree.square_distances(self._toward(server, ups), ups["model"])

@@ -7,9 +7,10 @@ validation loss per distance, compared with the model it started its last traini
     theta_i = theta_i' + sum_n w_n (theta_n - theta_i') = sum_n w_n theta_n
 
 Its own last trained model is one of the candidates and costs no download. Where no candidate is
-better the client goes on with that one. The server keeps an affinity matrix, `P_i += w` of the raw
-weights clients report, and sends each the M models of highest affinity; each of the M is drawn at
-random instead with probability epsilon - decay * round.
+better the client goes on with that one. It predicts with the model it trained last: it mixes, and
+trains from there, when it is asked again. The server keeps an affinity matrix, `P_i += w` of the
+raw weights clients report, and sends each the M models of highest affinity; each of the M is drawn
+at random instead with probability epsilon - decay * round.
 
 The validation part is a keyed share of the client's training samples, never trained on (20 %, as in
 the code). Where paper and code disagree: the code's M counts the client's own model, here M are

@@ -9,6 +9,11 @@ steps on the loss of the mixture on its own validation samples. The mixture is l
 gradient is `<grad L(theta_i), Delta_j>` for every j, then the softmax's: one product with the stack
 of updates, whatever the number of steps.
 
+The paper's round is training, then the mixture. Both need the client's data, so here a client does
+them in one visit, the other way round: it mixes what it is sent and trains from there. Between two
+visits it has, and predicts with, the model it trained last, theta_i + Delta_i, not yet mixed (as in
+FedFomo).
+
 alpha starts at 0 (the paper does not say) and takes Adam steps, moments forgotten between rounds.
 All N updates are downloaded (traffic 1 + N); alpha_i travels with them as N numbers. The paper is
 decentralized and every node takes part in every round: with partial participation only the updates

@@ -86,7 +86,7 @@ class SPFL(SgdMethod):
         repeat = 2 if self.two_step else 1
         up = {}
         if local.round % self.gamma == 0:  # this training only measures similarity
-            probe = self.train(local, start, repeat=repeat, purpose="similarity")
+            probe = self.train(local, start, repeat=repeat, purpose="similarity", report=False)
             up["probe"] = tree.sub(down["model"], probe)
         model = self.train(local, start, repeat=repeat)
         up["update"] = tree.sub(down["model"], model)

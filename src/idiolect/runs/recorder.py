@@ -170,7 +170,8 @@ class Recorder:
         """Whether the run is done: by its length, or because it stopped getting better."""
         if self.round >= self.config["rounds"] or getattr(self.sim, "ended", False):
             return True
-        return early_stop.is_over(self.scores, self.config.get("stop_after", 0))
+        after, every = self.config.get("stop_after", 0), self.config.get("eval_every", 1)
+        return early_stop.is_over(self.scores, after, every)
 
     def _score(self, rows: Mapping[str, np.ndarray]) -> float | None:
         return metrics.selection(rows, self.config["protocol"])

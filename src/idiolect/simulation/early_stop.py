@@ -18,10 +18,13 @@ def best_round(scores: Mapping[int, float | None]) -> int | None:
     return min(known, key=lambda t: (-known[t], t), default=None)
 
 
-def is_over(scores: Mapping[int, float | None], after: int) -> bool:
-    """Whether the last of these rounds is `after` rounds behind the best one."""
+def is_over(scores: Mapping[int, float | None], after: int, eval_every: int = 1) -> bool:
+    """Whether the last of these rounds is `after` rounds behind the best one, asked when models
+    were tested: rounds between two tests say nothing."""
     best = best_round(scores)
-    return bool(after) and best is not None and max(scores) - best >= after
+    if not after or best is None or max(scores) % eval_every:
+        return False
+    return max(scores) - best >= after
 
 
 def told(scores: Mapping[int, float | None], after: int) -> dict[str, int | None]:

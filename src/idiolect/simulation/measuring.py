@@ -54,24 +54,17 @@ class Measuring:
 
     @cached_property
     def _counter(self) -> "WorkCounter":
-        engine = self.engine
-        federation, module = self.evaluation.federation, engine.net.module
-        return WorkCounter(federation, module, self.seed, engine.device, engine.dtype)
+        return WorkCounter(self.evaluation.federation, self.engine, self.seed)
 
 
 class WorkCounter:
     """Counts what clients compute in a round, by doing their work once more, one client at a time
     in the reference engine: stacked and captured kernels hide from PyTorch's counter."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        module: nn.Module,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ):
-        self._engine = LoopEngine(federation, module, seed=seed, device=device, dtype=dtype)
+    def __init__(self, federation: Federation, engine: Engine, seed: int):
+        how = {"seed": seed, "device": engine.device, "dtype": engine.dtype}
+        self._engine = LoopEngine(federation, engine.net.module, **how)  # type: ignore[arg-type]
+        self._engine.learn_by(engine.own_loss, engine.augment)
         self._seen = 0  # samples that went into the network
         for net in self._engine.nets:
             net.module.register_forward_pre_hook(self._note, prepend=True)  # before inputs part

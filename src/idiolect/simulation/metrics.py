@@ -2,7 +2,8 @@
 
 A table is a dict of equally long columns, one row per client and round (`clients.parquet`). Series
 `before` is the model the round delivered, before further local training; `after` is the client's
-own model as it last left local training; `global` is the one shared model, where there is one.
+own model as it last left local training, NaN if that one was never tested; `global` is the one
+shared model, where there is one.
 """
 
 from collections.abc import Mapping
@@ -173,7 +174,7 @@ def protocol_value(
         return {"value": value, "round": best, "what": chosen.what}
     if chosen.when == "last10":
         final = max(rounds, default=0)
-        tail = [value for t, value in values.items() if t > final - 10]
+        tail = [value for t, value in values.items() if t > max(final - 10, 0)]
         mean = float(np.mean(tail)) if tail else None
         return {"value": mean, "round": max(values, default=None), "what": chosen.what}
     report = {**_last(values), "what": chosen.what}
@@ -254,7 +255,7 @@ def _over_rounds(
     # The shared model has no validation column of its own: it follows the delivered models' choice.
     best = _best({t: rounds[t] for t in known}, "before" if series == "global" else series, name)
     final = max(known)
-    tail = [known[t] for t in known if t > max(rounds) - 10] or [known[final]]
+    tail = [known[t] for t in known if t > max(max(rounds) - 10, 0)] or [known[final]]
     result = {
         "best": {**known.get(best if best is not None else final, known[final]), "round": best},
         "last": {**known[final], "round": final},
@@ -274,7 +275,9 @@ def _protocol_series(
 ) -> dict[int, float]:
     values: dict[int, float] = {}
     metric = metric_of(rounds[max(rounds)]) if rounds else ACCURACY
+    trained: np.ndarray | bool = False  # clients that started once
     for t, rows in rounds.items():
+        trained = trained | rows["started"]
         accuracy, keep = rows.get(f"{metric.name}_{series}"), ~rows["unseen"]
         if accuracy is None:
             continue
@@ -289,7 +292,7 @@ def _protocol_series(
         elif series == "after" and chosen.clients == "all":
             # A client that never trained still holds the model it started from.
             start = rounds[min(rounds)][f"{metric.name}_before"]
-            accuracy = np.where(np.isfinite(accuracy), accuracy, start)
+            accuracy = np.where(np.isfinite(accuracy) | trained, accuracy, start)
         value = stats(accuracy[keep], rows["test_size"][keep], metric.lower)[chosen.weighting]
         evaluated = np.isfinite(rows[f"{metric.name}_before"]).any() or chosen.clients == "next"
         if value is not None and evaluated:

@@ -168,8 +168,10 @@ class Sweep:
             one = self.simulations[k]
             return {k: task.do(one.method, one.engine)}
         ids = [self._offsets[k] + i for k, task in tasks.items() for i in task.ids]
-        first = next(iter(tasks.values()))
-        done = first.join(list(tasks.values()), ids).do(self._method(list(tasks)), self.engine)
+        first, member = next(iter(tasks.values())), next(iter(tasks))
+        tested = isinstance(first, Score)  # whatever the methods: a model is a model
+        method = self.simulations[member].method if tested else self._method(list(tasks))
+        done = first.join(list(tasks.values()), ids).do(method, self.engine)
         cut, at = {}, 0
         for k, task in tasks.items():
             cut[k] = first.cut(done, at, at + len(task.ids))
@@ -229,7 +231,8 @@ def _alike(a: Simulation, b: Simulation) -> bool:
     if not adapted or type(a.method) is not type(b.method) or a.seed != b.seed:
         return False
     trains = [{n: v for n, v in vars(one.method).items() if n not in adapted} for one in (a, b)]
-    return trains[0] == trains[1] and a.turns == b.turns and _same_start(a, b)
+    own = a.clients_start or b.clients_start
+    return not own and trains[0] == trains[1] and a.turns == b.turns and _same_start(a, b)
 
 
 def _same_start(a: Simulation, b: Simulation) -> bool:

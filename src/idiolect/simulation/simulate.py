@@ -232,7 +232,7 @@ def _run(
         if options.stop_after:
             rows = done[-1].settle().clients
             scores[simulation.round] = metrics.selection(rows, options.protocol)
-            going = not early_stop.is_over(scores, options.stop_after)
+            going = not early_stop.is_over(scores, options.stop_after, options.eval_every)
         if on_round is not None and on_round(done[-1].settle()) is False:
             going = False
     if options.save_models == "last":

@@ -73,7 +73,7 @@ class Simulation:
         net = self.engine.net
         given = select.with_given_weights(net, initial_tree(model, net, self.dtype), init)
         self.start_tree = {n: v.to(self.device) for n, v in given.items()}
-        own = {
+        self.clients_start = {  # of those that do not start from the common model
             int(i): select.with_given_weights(net, {n: v.cpu() for n, v in given.items()}, w)
             for i, w in (clients_init or {}).items()
         }
@@ -83,7 +83,8 @@ class Simulation:
         self.server = server_state.new_server(method, net, self.start_tree, list(sizes), sizes)
         if schedule is None and not stragglers and clock is None:
             self.server.expected = Participation.of(participation).expected(len(sizes))
-        self.mine = Table(partial(first_state, method, self.engine, self.start_tree, own))
+        first = partial(first_state, method, self.engine, self.start_tree, self.clients_start)
+        self.mine = Table(first)
         self.kept = KeptOptimizers(self.device, keep, federation.n_clients)
         for table in (self.mine, *server_state.tables(self.server).values()):
             table.settle(self.device, keep, federation.n_clients)
@@ -194,6 +195,8 @@ class Simulation:
             testing = Span(self.device)
             yield from self._test_stragglers(after)
             unknown.testing = testing.end()
+        else:  # their earlier models are not the ones they have now
+            self.scores.forget("after", turn.start)
         result.clients = self._columns(turn)
         unknown.whole.end()
         result.open = unknown
@@ -270,10 +273,11 @@ class Simulation:
         """Between two tested rounds, test the models of clients who will not train again until the
         next one: a straggler that is never back in a tested round would stay untested for ever."""
         until = self.tested.after(self.round)
-        rejoins = type(self.method).rejoin is not Method.rejoin
         again: set[int] = set()
         for t, turn in enumerate(self.turns[self.round : until], self.round):
-            again |= set(turn.start) | {i for i, s in turn.arrive.items() if rejoins and s < t}
+            again |= set(turn.start)
+            if self.method.rejoins:
+                again |= {i for i, s in turn.arrive.items() if s < t}
         for ids, params in after:
             rows = [k for k, i in enumerate(ids) if i not in again]
             yield from self.evaluation.test(

@@ -84,7 +84,7 @@ class Alignment(SgdMethod):
             how["batch_size"] = self.align_batch_size
         goal, coupled = self._goal(local, received, previous, how["batch_size"])
         loss = match_class_mean if coupled else match_sample
-        how |= {"extra": (goal,), "coupled": coupled, "purpose": "align"}
+        how |= {"extra": (goal,), "coupled": coupled, "purpose": "align", "report": False}
         moved = local.sgd(loss, received, **how).params
         return tree.overlay(tree.crop(moved, part), received)  # personal channels as they were
 

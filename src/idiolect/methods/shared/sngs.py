@@ -51,9 +51,10 @@ def learn(server: Server, ups: Ups, stage: int, measured: Tensor, new: float = 1
 
 
 def among(server: Server, ups: Ups, stage: int) -> Tensor:
-    """The similarity of those who arrived `[K, K]`."""
-    cosine: Tensor = server["cosine"][str(stage)][_pairs(ups)]
-    return cosine
+    """The similarity of those who arrived `[K, K]`; where nobody took part in a refresh yet, a
+    client is alike itself alone."""
+    known: Tensor | None = server["cosine"].get(str(stage))
+    return torch.diag(torch.ones_like(ups.sizes)) if known is None else known[_pairs(ups)]
 
 
 def _pairs(ups: Ups) -> tuple[Tensor, Tensor]:
