@@ -77,7 +77,7 @@ def server(
     **given: Any,
 ) -> None:
     """Run one method over real sites; the run directory is that of `idiolect run`."""
-    from idiolect.deploy import processes
+    from idiolect.deploy import credentials, experiment, processes
     from idiolect.deploy.run_server import run_server
 
     processes.needs_flower()
@@ -85,11 +85,16 @@ def server(
         raise UserError("give --keys DIR (see `idiolect keys`), or --insecure to try things out")
     if insecure and host not in processes.LOOPBACK:
         raise UserError(f"--insecure listens on the loopback interface only, not on {host}")
+    if keys is not None:
+        credentials.read(keys)  # a mistake leaves no run that never began
     if resume is not None:
         run = _resumed(resume, method, allow_code or ())
+        processes.check_listens(host, port)
     else:
         given["save_models"] = save_models
-        run = _planned(method, clients, given, config, set_ or [], out, allow_code or ())
+        planned = _planned(method, clients, given, config, set_ or [], out, allow_code or ())
+        processes.check_listens(host, port)
+        run = experiment.plan(*planned)
     show(run, run_server(run, keys, host, port), as_json)
 
 
@@ -101,8 +106,8 @@ def _planned(
     sets: list[str],
     out: Path | None,
     allow_code: Sequence[str] = (),
-) -> Path:
-    """Write the settings of a new run."""
+) -> tuple[Path, dict[str, Any], FederationTerms]:
+    """A new run: its folder, its settings and the terms of the federation."""
     from idiolect.deploy import experiment
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
@@ -133,8 +138,7 @@ def _planned(
     run = out or Path("runs") / f"{settings.short_name(method)}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
         raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")
-    experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **terms))
-    return run
+    return run, config, FederationTerms(secrets.token_hex(16), clients, **terms)
 
 
 def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> Path:
@@ -172,7 +176,7 @@ def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> P
 @with_settings(*SITE, kind=SiteOptions)
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
-    client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
+    client_id: Annotated[int, typer.Option("--id", min=0, help="This client's id, 0 to N-1.")],
     data: Annotated[
         str, typer.Option(help="Own data: .npz file, folder of .npy files, or file.py:function.")
     ],
@@ -194,7 +198,7 @@ def client(
     **given: Any,
 ) -> None:
     """Take part in a federation with this machine's data."""
-    from idiolect.deploy import processes
+    from idiolect.deploy import credentials, processes
     from idiolect.deploy.run_client import run_client, start_supernode
 
     processes.needs_flower()
@@ -204,11 +208,16 @@ def client(
         raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
     if not data.strip():
         raise UserError("--data is empty; name an .npz file, a folder of .npy files or a function")
-    if insecure and server.rpartition(":")[0] not in processes.LOOPBACK:
+    machine, _, port = server.rpartition(":")
+    if not machine or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise UserError(f"--server must be HOST:PORT, as fl.example.org:8443, not {server}")
+    if insecure and machine not in processes.LOOPBACK:
         raise UserError(f"--insecure is for a server on this machine, not for {server}")
     for path in (ca, key):
         if path is not None and not path.is_file():
             raise UserError(f"{path} does not exist")
+    if ca is not None and key is not None:
+        credentials.check_site(ca, key)
     settings: dict[str, Any] = {
         "client": client_id,
         "data": data,
@@ -239,9 +248,10 @@ def keys(
         list[str] | None,
         typer.Option(help="Name or address sites reach the server by; repeatable."),
     ] = None,
-    clients: Annotated[int, typer.Option(help="Also make keys for clients 0 to N-1.")] = 0,
+    clients: Annotated[int, typer.Option(min=0, help="Also make keys for clients 0 to N-1.")] = 0,
     client_id: Annotated[
-        int | None, typer.Option("--client", help="Only make this client's key (at the site).")
+        int | None,
+        typer.Option("--client", min=0, help="Only make this client's key (at the site)."),
     ] = None,
 ) -> None:
     """Make the server's certificates and the clients' node keys; existing files are kept."""

@@ -24,13 +24,14 @@ TERMS, SETTINGS, JOURNAL, STATUS = "terms.json", "settings.json", "journal.jsonl
 WITHOUT_MODEL = "without_model.json"  # clients that were away when the last word was sent
 
 
-def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> None:
-    """Write down what `run_experiment` will do."""
+def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> Path:
+    """Write down what `run_experiment` will do; returns the run."""
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / SETTINGS, config)
     files.write_json(folder / TERMS, terms.as_dict())
     seal.write(run, config)  # what was allowed on the command line holds for the app's process too
+    return run
 
 
 def proxy_folder(run: Path) -> Path:
