@@ -35,6 +35,10 @@ CLIENT = ("client", "--server", "127.0.0.1:1", "--id", "0", "--data", "d", "--st
         (("server", "fedavgg", "--clients", "3", "--insecure"), "did you mean 'fedavg'"),
         (("server", "fedavg", "--clients", "0", "--insecure"), "at least 1"),
         (("server", "--resume", "nowhere", "--insecure"), "not a run of"),
+        (("server", "--resume", "r", "--insecure", "--rounds", "9"), "leave out --rounds"),
+        (("server", "--resume", "r", "--insecure", "--clients", "9"), "leave out --clients"),
+        (("server", "--resume", "r", "--insecure", "--set", "seed=1"), "leave out --set"),
+        (("server", "--resume", "r", "--insecure", "--save-models"), "leave out --save-models"),
         (("server", "fedavg", "--clients", "2", "--insecure", "--set", "loss=m.py:f"),
          "loss is given at every site: idiolect client --loss"),
         (("server", "fedavg", "--clients", "2", "--insecure", "--set", "augment=flip"),
@@ -108,3 +112,23 @@ def test_a_planned_run_is_not_overwritten(tmp_path: Path) -> None:
     assert len(written.experiment) == 32
     with pytest.raises(UserError, match="--resume"):
         deploy_cli._planned("fedas", 3, given, None, [], tmp_path / "run")
+
+
+def test_a_run_that_goes_on_may_wait_for_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server says that waited in vain: start the others or lower --min-clients."""
+    from idiolect.deploy import experiment, run_server
+
+    seen: list[Path] = []
+    monkeypatch.setattr(run_server, "run_server", lambda run, *_: seen.append(run))
+    monkeypatch.setattr(deploy_cli, "show", lambda *_: None)
+    begun = ("server", "fedavg", "--insecure", "--port", "0")
+    call(*begun, "--clients", "3", "--patience", "9", "--out", str(tmp_path / "run"))
+    again = ("server", "--insecure", "--port", "0", "--resume", str(tmp_path / "run"))
+    call(*again, "--min-clients", "2")
+    terms = experiment.read_terms(tmp_path / "run")
+    assert (terms.clients, terms.minimum, terms.patience) == (3, 2, 9.0)
+    with pytest.raises(UserError, match="--min-clients must be at most 3"):
+        call(*again, "--min-clients", "4")
+    assert experiment.read_terms(tmp_path / "run") == terms and len(seen) == 2

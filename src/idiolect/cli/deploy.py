@@ -88,14 +88,31 @@ def server(
     if keys is not None:
         credentials.read(keys)  # a mistake leaves no run that never began
     if resume is not None:
+        fixed = {"clients": clients, "out": out, "config": config, "set": set_}
+        fixed |= {"save_models": save_models or None}
+        fixed |= {name: value for name, value in given.items() if name not in TERMS}
+        _refuse_with_resume(fixed)
         run = _resumed(resume, method, allow_code or ())
         processes.check_listens(host, port)
+        experiment.change_terms(run, _terms(given))
     else:
         given["save_models"] = save_models
         planned = _planned(method, clients, given, config, set_ or [], out, allow_code or ())
         processes.check_listens(host, port)
         run = experiment.plan(*planned)
     show(run, run_server(run, keys, host, port), as_json)
+
+
+def _terms(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in TERMS if given.get(name) is not None}
+
+
+def _refuse_with_resume(fixed: dict[str, Any]) -> None:
+    """A run goes on with what it began with; only how long is waited, and for whom, may change."""
+    for name, value in fixed.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise UserError(f"--resume goes on with the settings of the run; leave out --{option}")
 
 
 def _planned(
@@ -114,7 +131,7 @@ def _planned(
 
     if method is None or clients is None:
         raise UserError("give a method and --clients N, or --resume RUN")
-    terms = {name: given[name] for name in TERMS if given.get(name) is not None}
+    terms = _terms(given)
     terms["save_models"] = bool(given.pop("save_models", False))
     flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
     flags |= {"method": {"name": method}, "checkpoint_every": 1}

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def proxy_folder(run: Path) -> Path:
 
 def read_terms(run: Path) -> FederationTerms:
     return FederationTerms(**json.loads((run / FOLDER / TERMS).read_text(encoding="utf-8")))
+
+
+def change_terms(run: Path, terms: dict[str, Any]) -> None:
+    """Another word on whom a run that goes on waits for, and how long."""
+    if terms:
+        files.write_json(run / FOLDER / TERMS, replace(read_terms(run), **terms).as_dict())
 
 
 def read_settings(run: Path) -> dict[str, Any]:
