@@ -215,26 +215,15 @@ def client(
     **given: Any,
 ) -> None:
     """Take part in a federation with this machine's data."""
-    from idiolect.deploy import credentials, processes
+    from idiolect.deploy import processes
     from idiolect.deploy.run_client import run_client, start_supernode
 
     processes.needs_flower()
     if worker not in ("idiolect", "flower"):
         raise UserError(f"--worker is idiolect or flower, not {worker}")
-    if insecure == (ca is not None or key is not None) or (ca is None) != (key is None):
-        raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
+    _check_connection(server, insecure, ca, key)
     if not data.strip():
         raise UserError("--data is empty; name an .npz file, a folder of .npy files or a function")
-    machine, _, port = server.rpartition(":")
-    if not machine or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise UserError(f"--server must be HOST:PORT, as fl.example.org:8443, not {server}")
-    if insecure and machine not in processes.LOOPBACK:
-        raise UserError(f"--insecure is for a server on this machine, not for {server}")
-    for path in (ca, key):
-        if path is not None and not path.is_file():
-            raise UserError(f"{path} does not exist")
-    if ca is not None and key is not None:
-        credentials.check_site(ca, key)
     settings: dict[str, Any] = {
         "client": client_id,
         "data": data,
@@ -254,6 +243,23 @@ def client(
         print("stopped", file=sys.stderr)
     finally:
         children.end()
+
+
+def _check_connection(server: str, insecure: bool, ca: Path | None, key: Path | None) -> None:
+    from idiolect.deploy import credentials, processes
+
+    if insecure == (ca is not None or key is not None) or (ca is None) != (key is None):
+        raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
+    machine, _, port = server.rpartition(":")
+    if not machine or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise UserError(f"--server must be HOST:PORT, as fl.example.org:8443, not {server}")
+    if insecure and machine not in processes.LOOPBACK:
+        raise UserError(f"--insecure is for a server on this machine, not for {server}")
+    for path in (ca, key):
+        if path is not None and not path.is_file():
+            raise UserError(f"{path} does not exist")
+    if ca is not None and key is not None:
+        credentials.check_site(ca, key)
 
 
 @commands.command(epilog=examples(MAKE_KEYS, "idiolect keys mine --client 2"))
