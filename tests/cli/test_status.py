@@ -84,10 +84,12 @@ def test_the_sites_of_a_federation(tmp_path: Path) -> None:
     registry.note("enrolled", client=1, name="Bonn", node="12")
     registry.note("refused", kind="train", client=1, node="12", reason="not finite")
     registry.note("lost", kind="fit", client=1, node="12", reason="no answer within 9 s")
+    registry.note("asked again", kind="hello", client=-1, node="13", reason="no answer yet")
     shown = call("status", run).stdout
+    assert shown.splitlines()[-1].endswith("asked again  no answer yet")  # of no site -1
     ulm, bonn = (next(x for x in shown.splitlines() if name in x) for name in ("Ulm", "Bonn"))
     assert " here " in ulm and " lost " in bonn and "lost: no answer within 9 s" in bonn
-    assert "refused" in shown.splitlines()[-2] and "not finite" in shown.splitlines()[-2]
+    assert "refused" in shown.splitlines()[-3] and "not finite" in shown.splitlines()[-3]
     told = json.loads(call("status", run, "--json").stdout)
     assert told["clients"] == 3 and told["state"] == "finished"
     assert [site["refused"] for site in told["sites"]][:2] == [0, 1]

@@ -72,10 +72,10 @@ class LocalProcesses:
             **how,
         )
 
-    def kill(self, name: str) -> None:
-        """SIGKILL a process and its children at once, as a power cut would."""
+    def kill(self, name: str, alone: bool = False) -> None:
+        """SIGKILL a process and its children at once, as a power cut would, or it `alone`."""
         process = self.processes.pop(name)
-        for pid in [process.pid, *descendants(process.pid)]:
+        for pid in [process.pid, *([] if alone else descendants(process.pid))]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()

@@ -42,3 +42,18 @@ def test_missing_keys_name_the_command(tmp_path: Path) -> None:
     credentials.make_server(tmp_path, ["localhost"])
     with pytest.raises(UserError, match="holds no public key"):
         credentials.read(tmp_path)
+
+
+@needs_cryptography
+def test_files_that_a_site_cannot_use_are_named(tmp_path: Path) -> None:
+    """Otherwise Flower is started again and again, and nobody is told why."""
+    credentials.make_server(tmp_path, ["localhost"])
+    credentials.make_client(tmp_path, 0)
+    ca, key = tmp_path / "ca.pem", tmp_path / "clients/client_0"
+    credentials.check_site(ca, key)
+    with pytest.raises(UserError, match=r"client_0\.pub holds no private key"):
+        credentials.check_site(ca, key.with_suffix(".pub"))
+    with pytest.raises(UserError, match=r"client_0 holds no certificate"):
+        credentials.check_site(key, key)
+    with pytest.raises(UserError, match=r"ca\.key holds no private key"):
+        credentials.check_site(ca, tmp_path / "ca.key")

@@ -137,6 +137,10 @@ def test_client_that_does_not_answer_is_given_up_and_may_come_back(tmp_path: Pat
     first = ours.step()
     assert (first.started, first.arrived) == ([0, 1], [0])
     assert ours.registry.clients[1].status == "gone"
+    ours.enrolment._greeted, ours.enrolment._not_before = 0.0, {}
+    ours.enrolment.poll()
+    (hello,) = ours.registry.pending_of("hello")
+    assert hello.client == 1  # what the journal says of it is said of the client
     transport.hold = lambda answer: False
     ours.enrolment._greeted, ours.enrolment._not_before = 0.0, {}
     ours.enrolment.poll()

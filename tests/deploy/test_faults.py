@@ -174,7 +174,8 @@ def test_late_answer_is_dropped_by_a_synchronous_method(tmp_path: Path) -> None:
     assert_same(run, tmp_path, replay(run, "fedavg"))
 
 
-def test_server_killed_mid_round_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("alone", [False, True], ids=["with its children", "alone"])
+def test_server_killed_mid_round_goes_on(alone: bool, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with federation(tmp_path) as fed:
         fed.run("keys", "keys", "keys", "--clients", "3")
@@ -184,7 +185,7 @@ def test_server_killed_mid_round_goes_on(tmp_path: Path) -> None:
         fed.client(1, keys=True)
         fed.client(2, *STRANGE, keys=True, FAULT="after:1:12")
         fed.wait("client 2 done with round 2", lambda: (tmp_path / "slow2").exists())
-        fed.kill("server")
+        fed.kill("server", alone)
         assert [e["round"] for e in events(run)] == [0, 1]
         assert not (run / "summary.json").exists()
         fed.server("--resume", "run", name="again", keys=True)

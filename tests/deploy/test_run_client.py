@@ -69,6 +69,39 @@ def test_warnings_of_the_worker_reach_the_terminal(
     assert shown.splitlines() == ["worker: the server says: your fit was refused"]
 
 
+def test_a_message_that_was_cut_off_has_both_processes_start_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server died while it sent it: the worker would wait for the rest for an hour."""
+    monkeypatch.setattr(run_client.signal, "signal", lambda *_: None)
+    children, begun = processes.ChildProcesses(tmp_path), []
+
+    def start() -> None:
+        if begun:
+            assert all(child.poll() is not None for child in begun)
+            raise KeyboardInterrupt
+        python = Path(sys.executable).name
+        children.start("worker", [python, "-c", "import time; time.sleep(600)"], {})
+        # What SuperNode 1.41.0 writes, in full.
+        words = "Run ID 59 is not in `RUNNING` status. Ignoring message a2ec."
+        code = f"import time; print({words!r}, flush=True); time.sleep(600)"
+        children.start("supernode", [python, "-c", code], {})
+        begun.extend(children.children.values())
+
+    with pytest.raises(KeyboardInterrupt):
+        run_client.run_client(children, start)
+    assert capsys.readouterr().err.count("start anew") == 1
+
+
+@needs_flower
+def test_what_a_cut_off_message_is_told_by() -> None:
+    """The words are Flower's own."""
+    from flwr.supernode import start_client_internal
+
+    told = Path(start_client_internal.__file__).read_text(encoding="utf-8")
+    assert '"Run ID %s is not in `RUNNING` status. Ignoring message %s."' in told
+
+
 @needs_flower
 def test_client_with_damaged_data_ends_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

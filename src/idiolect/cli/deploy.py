@@ -77,7 +77,7 @@ def server(
     **given: Any,
 ) -> None:
     """Run one method over real sites; the run directory is that of `idiolect run`."""
-    from idiolect.deploy import processes
+    from idiolect.deploy import credentials, experiment, processes
     from idiolect.deploy.run_server import run_server
 
     processes.needs_flower()
@@ -85,12 +85,34 @@ def server(
         raise UserError("give --keys DIR (see `idiolect keys`), or --insecure to try things out")
     if insecure and host not in processes.LOOPBACK:
         raise UserError(f"--insecure listens on the loopback interface only, not on {host}")
+    if keys is not None:
+        credentials.read(keys)  # a mistake leaves no run that never began
     if resume is not None:
+        fixed = {"clients": clients, "out": out, "config": config, "set": set_}
+        fixed |= {"save_models": save_models or None}
+        fixed |= {name: value for name, value in given.items() if name not in TERMS}
+        _refuse_with_resume(fixed)
         run = _resumed(resume, method, allow_code or ())
+        processes.check_listens(host, port)
+        experiment.change_terms(run, _terms(given))
     else:
         given["save_models"] = save_models
-        run = _planned(method, clients, given, config, set_ or [], out, allow_code or ())
+        planned = _planned(method, clients, given, config, set_ or [], out, allow_code or ())
+        processes.check_listens(host, port)
+        run = experiment.plan(*planned)
     show(run, run_server(run, keys, host, port), as_json)
+
+
+def _terms(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in TERMS if given.get(name) is not None}
+
+
+def _refuse_with_resume(fixed: dict[str, Any]) -> None:
+    """A run goes on with what it began with; only how long is waited, and for whom, may change."""
+    for name, value in fixed.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise UserError(f"--resume goes on with the settings of the run; leave out --{option}")
 
 
 def _planned(
@@ -101,15 +123,15 @@ def _planned(
     sets: list[str],
     out: Path | None,
     allow_code: Sequence[str] = (),
-) -> Path:
-    """Write the settings of a new run."""
+) -> tuple[Path, dict[str, Any], FederationTerms]:
+    """A new run: its folder, its settings and the terms of the federation."""
     from idiolect.deploy import experiment
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
 
     if method is None or clients is None:
         raise UserError("give a method and --clients N, or --resume RUN")
-    terms = {name: given[name] for name in TERMS if given.get(name) is not None}
+    terms = _terms(given)
     terms["save_models"] = bool(given.pop("save_models", False))
     flags = flags_of({name: value for name, value in given.items() if name not in TERMS})
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
@@ -133,8 +155,7 @@ def _planned(
     run = out or Path("runs") / f"{settings.short_name(method)}-sites-seed{config['seed']}"
     if (run / "config.yaml").exists() or (run / experiment.FOLDER).exists():
         raise UserError(f"{run} holds a run; continue it with --resume {run} or choose --out")
-    experiment.plan(run, config, FederationTerms(secrets.token_hex(16), clients, **terms))
-    return run
+    return run, config, FederationTerms(secrets.token_hex(16), clients, **terms)
 
 
 def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> Path:
@@ -172,7 +193,7 @@ def _resumed(run: Path, method: str | None, allow_code: Sequence[str] = ()) -> P
 @with_settings(*SITE, kind=SiteOptions)
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, HOST:PORT.")],
-    client_id: Annotated[int, typer.Option("--id", help="This client's id, 0 to N-1.")],
+    client_id: Annotated[int, typer.Option("--id", min=0, help="This client's id, 0 to N-1.")],
     data: Annotated[
         str, typer.Option(help="Own data: .npz file, folder of .npy files, or file.py:function.")
     ],
@@ -200,15 +221,9 @@ def client(
     processes.needs_flower()
     if worker not in ("idiolect", "flower"):
         raise UserError(f"--worker is idiolect or flower, not {worker}")
-    if insecure == (ca is not None or key is not None) or (ca is None) != (key is None):
-        raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
+    _check_connection(server, insecure, ca, key)
     if not data.strip():
         raise UserError("--data is empty; name an .npz file, a folder of .npy files or a function")
-    if insecure and server.rpartition(":")[0] not in processes.LOOPBACK:
-        raise UserError(f"--insecure is for a server on this machine, not for {server}")
-    for path in (ca, key):
-        if path is not None and not path.is_file():
-            raise UserError(f"{path} does not exist")
     settings: dict[str, Any] = {
         "client": client_id,
         "data": data,
@@ -230,6 +245,23 @@ def client(
         children.end()
 
 
+def _check_connection(server: str, insecure: bool, ca: Path | None, key: Path | None) -> None:
+    from idiolect.deploy import credentials, processes
+
+    if insecure == (ca is not None or key is not None) or (ca is None) != (key is None):
+        raise UserError("give --ca and --key (see `idiolect keys`), or --insecure to try it out")
+    machine, _, port = server.rpartition(":")
+    if not machine or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise UserError(f"--server must be HOST:PORT, as fl.example.org:8443, not {server}")
+    if insecure and machine not in processes.LOOPBACK:
+        raise UserError(f"--insecure is for a server on this machine, not for {server}")
+    for path in (ca, key):
+        if path is not None and not path.is_file():
+            raise UserError(f"{path} does not exist")
+    if ca is not None and key is not None:
+        credentials.check_site(ca, key)
+
+
 @commands.command(epilog=examples(MAKE_KEYS, "idiolect keys mine --client 2"))
 def keys(
     folder: Annotated[
@@ -239,9 +271,10 @@ def keys(
         list[str] | None,
         typer.Option(help="Name or address sites reach the server by; repeatable."),
     ] = None,
-    clients: Annotated[int, typer.Option(help="Also make keys for clients 0 to N-1.")] = 0,
+    clients: Annotated[int, typer.Option(min=0, help="Also make keys for clients 0 to N-1.")] = 0,
     client_id: Annotated[
-        int | None, typer.Option("--client", help="Only make this client's key (at the site).")
+        int | None,
+        typer.Option("--client", min=0, help="Only make this client's key (at the site)."),
     ] = None,
 ) -> None:
     """Make the server's certificates and the clients' node keys; existing files are kept."""

@@ -211,7 +211,9 @@ def _note(line: dict[str, str]) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(line.get("time", ""))))
     except (ValueError, OverflowError, OSError):
         when = "–"
-    about = {"site": line.get("client"), "": line.get("reason") or line.get("name")}
+    site = line.get("client")
+    known = site if site != "-1" else None  # -1: a node that has not said who it is
+    about = {"site": known, "": line.get("reason") or line.get("name")}
     told = [f"{key} {value}".strip() for key, value in about.items() if value]
     return f"{when}  {line.get('what', '')}  {'  '.join(told)}".rstrip()
 

@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from idiolect.deploy import flower_transport
+from idiolect.deploy import flower_transport, processes
 from idiolect.deploy.client import Client
 from idiolect.deploy.client_data import open_client
 from idiolect.deploy.experiment import proxy_folder, run_experiment
@@ -26,6 +26,7 @@ client = ClientApp()
 @server.main()  # type: ignore[untyped-decorator]
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment into the directory that the Flower run's config names."""
+    processes.end_with(int(os.environ["IDIOLECT_SERVER"]))
     run = Path(str(context.run_config["run"]))
     run_experiment(run, flower_transport.FlowerTransport(grid, proxy_folder(run)))
 

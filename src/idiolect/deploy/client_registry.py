@@ -21,7 +21,7 @@ class PendingRequest:
     kind: str
     node: int
     version: int  # round in which it was sent, from 0
-    client: int = -1  # unknown to a hello, which asks for it
+    client: int = -1  # unknown to the first hello, which asks for it
     since: int = -1  # round in which the client's work began
     expected: Record = field(default_factory=dict)  # what the answer must look like
     payload: Payload | None = None  # set when it is sent, as are the times

@@ -45,6 +45,27 @@ def read(folder: Path) -> Credentials:
     return found
 
 
+def check_site(ca: Path, key: Path) -> None:
+    """Refuse files that no connection could be made with: Flower would be started in vain."""
+    from cryptography import x509  # type: ignore[import-not-found]
+    from cryptography.exceptions import UnsupportedAlgorithm  # type: ignore[import-not-found]
+    from cryptography.hazmat.primitives import (  # type: ignore[import-not-found]
+        serialization as form,
+    )
+
+    try:
+        x509.load_pem_x509_certificate(ca.read_bytes())
+    except (OSError, ValueError):
+        raise UserError(f"--ca {ca} holds no certificate; it is the federation's ca.pem") from None
+    try:
+        form.load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+        raise UserError(
+            f"--key {key} holds no private key; it is client_ID, as `idiolect keys` makes it, "
+            "without .pub"
+        ) from None
+
+
 def client_keys(folder: Path) -> dict[int, Path]:
     found = {}
     for path in sorted((folder / "clients").glob("client_*.pub")):

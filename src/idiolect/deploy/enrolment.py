@@ -100,7 +100,8 @@ class Enrolment:
             known = self.registry.at_node(node)
             if (known is None or known.status == "gone") and now >= self._not_before.get(node, 0):
                 self._not_before[node] = now + SECONDS_BETWEEN_HELLOS
-                self.dispatcher.send([(PendingRequest("hello", node, 0), {})])
+                client = -1 if known is None else known.client
+                self.dispatcher.send([(PendingRequest("hello", node, 0, client), {})])
 
     def admit(self, request: PendingRequest, hello: Payload) -> str | None:
         """Enter a client into the registry; returns the reason if it may not take part."""

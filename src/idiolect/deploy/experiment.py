@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ TERMS, SETTINGS, JOURNAL, STATUS = "terms.json", "settings.json", "journal.jsonl
 WITHOUT_MODEL = "without_model.json"  # clients that were away when the last word was sent
 
 
-def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> None:
-    """Write down what `run_experiment` will do."""
+def plan(run: Path, config: dict[str, Any], terms: FederationTerms) -> Path:
+    """Write down what `run_experiment` will do; returns the run."""
     folder = run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / SETTINGS, config)
     files.write_json(folder / TERMS, terms.as_dict())
     seal.write(run, config)  # what was allowed on the command line holds for the app's process too
+    return run
 
 
 def proxy_folder(run: Path) -> Path:
@@ -40,6 +42,12 @@ def proxy_folder(run: Path) -> Path:
 
 def read_terms(run: Path) -> FederationTerms:
     return FederationTerms(**json.loads((run / FOLDER / TERMS).read_text(encoding="utf-8")))
+
+
+def change_terms(run: Path, terms: dict[str, Any]) -> None:
+    """Another word on whom a run that goes on waits for, and how long."""
+    if terms:
+        files.write_json(run / FOLDER / TERMS, replace(read_terms(run), **terms).as_dict())
 
 
 def read_settings(run: Path) -> dict[str, Any]:

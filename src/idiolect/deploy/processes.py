@@ -7,10 +7,12 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,6 +121,31 @@ class ChildProcesses:
 def _end_with_parent() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, Linux
+
+
+def end_with(pid: int) -> None:
+    """End this process once another one is gone (Linux). Flower's programs start the experiment in
+    a process of its own, which outlives a server that is killed and would keep its run locked."""
+
+    def wait() -> None:
+        with contextlib.suppress(ProcessLookupError):  # it is gone already
+            gone = select.poll()
+            gone.register(os.pidfd_open(pid), select.POLLIN)
+            gone.poll()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end with the server", daemon=True).start()
+
+
+def check_listens(host: str, port: int) -> None:
+    """Say why nobody could listen there, before anything is begun."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.create_server(address[:2], family=family):
+            pass
+    except OSError as error:
+        reason = f"{error.strerror or error}; choose --host and --port"
+        raise UserError(f"cannot listen on {host}:{port}: {reason}") from None
 
 
 def free_port() -> int:

@@ -26,6 +26,9 @@ SHOWN = {
     "worker": re.compile(r"(?:WARNING|ERROR|CRITICAL) (.*)"),
     "supernode": re.compile(r"(Failed to (?:send|receive) message .*)"),
 }
+# The server died while it sent this site a message. The worker would look for its parts for more
+# than an hour, and the SuperNode then send every answer too late.
+CUT_OFF = re.compile(r"Run ID \d+ is not in `RUNNING` status\. Ignoring message")
 
 
 def start_supernode(
@@ -75,7 +78,13 @@ def run_client(children: ChildProcesses, start: Callable[[], None]) -> None:
     while True:
         time.sleep(0.5)
         for name in children.children:
-            _show(children, name)
+            lines = children.new_lines(name)
+            _show(name, lines)
+            if name == "supernode" and any(map(CUT_OFF.search, lines)):
+                _tell("the server ended while it sent a message: supernode and worker start anew")
+                children.end()
+                start()
+                break
             code = children.exit_code(name)
             if code is None:
                 continue
@@ -115,9 +124,9 @@ def _check_worker(children: ChildProcesses, code: int, was_ready: bool, starts: 
         )
 
 
-def _show(children: ChildProcesses, name: str) -> None:
+def _show(name: str, lines: list[str]) -> None:
     """Bring what concerns a person from a child's log to the terminal."""
-    for line in children.new_lines(name):
+    for line in lines:
         if name in SHOWN and (found := SHOWN[name].search(line)):
             _tell(f"{name}: {printable(found[1])}")
 

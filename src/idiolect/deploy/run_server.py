@@ -1,6 +1,7 @@
 """`idiolect server`: SuperLink, proxy, keys and the Flower run, and a line per round."""
 
 import json
+import shlex
 import signal
 import sys
 import time
@@ -39,7 +40,9 @@ def run_server(run: Path, keys: Path | None, host: str, port: int) -> dict[str, 
         superlink.submit(home, folder, run)
         how = "TLS and node keys" if pair else "no TLS"
         print(f"listening on {host}:{port} ({how}); run {run}", file=sys.stderr, flush=True)
-        _watch(run, children)
+        safe = "--insecure" if keys is None else f"--keys {shlex.quote(str(keys))}"
+        again = f"idiolect server --resume {shlex.quote(str(run))} {safe} --host {host}"
+        _watch(run, children, f"continue with: {again} --port {port}")
     finally:
         if close is not None:
             close()
@@ -47,9 +50,8 @@ def run_server(run: Path, keys: Path | None, host: str, port: int) -> dict[str, 
     return dict(json.loads((run / "summary.json").read_text(encoding="utf-8")))
 
 
-def _watch(run: Path, children: ChildProcesses) -> None:
+def _watch(run: Path, children: ChildProcesses, proceed: str) -> None:
     """Print rounds as they end, until the experiment is done or has failed."""
-    proceed = f"continue with: idiolect server --resume {run}"
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Interrupted(f"stopped; {proceed}")

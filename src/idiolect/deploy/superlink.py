@@ -6,6 +6,7 @@ through `proxy.py` only.
 
 import contextlib
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -70,9 +71,10 @@ def start_superlink(
     else:
         command += ["--ssl-ca-certfile", str(keys.ca), "--ssl-certfile", str(keys.cert)]
         command += ["--ssl-keyfile", str(keys.key), "--enable-supernode-auth"]
+    env = processes.environment(home, IDIOLECT_SERVER=str(os.getpid()))
     for attempt in range(1, PORT_ATTEMPTS + 1):
         port = processes.free_port()
-        children.start("superlink", [*command, "--port", str(port)], processes.environment(home))
+        children.start("superlink", [*command, "--port", str(port)], env)
         try:
             _wait_healthy(children, port, keys)
         except UserError:

@@ -27,6 +27,6 @@ class FederationTerms(Checked):
         super().__post_init__()
         if self.clients < 1:
             raise UserError(f"clients must be at least 1, not {self.clients}")
-        for name in ("minimum", "arrivals"):
-            if getattr(self, name) > self.clients:
-                raise UserError(f"{name} must be at most {self.clients}, the number of clients")
+        for option, needed in (("min-clients", self.minimum), ("arrivals", self.arrivals)):
+            if needed > self.clients:
+                raise UserError(f"--{option} must be at most {self.clients}, the number of clients")

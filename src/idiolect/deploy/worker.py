@@ -113,6 +113,7 @@ def main() -> None:
     """`python -m idiolect.deploy.worker`, as `idiolect client` starts it."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # of tries until its SuperNode is there
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     settings = json.loads(os.environ["IDIOLECT_SITE"])
     secret = Path(settings["secret"]).read_bytes() if settings.get("secret") else None
