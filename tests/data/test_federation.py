@@ -153,7 +153,10 @@ def test_one_class_one_sample_client_is_legal():
         ({"y_train": list("abcabc")}, "client 1: y_train must be numbers, got words"),
         ({"y_train": np.array([None] * 6)}, "client 1: y_train must be numbers, got objects"),
         ({"y_train": np.datetime64("2026-01-01") + np.arange(6)}, "y_train must be numbers, got d"),
-        ({"y_train": np.full(6, 2**64 - 1, np.uint64)}, "client 1: label -1"),
+        (
+            {"y_train": np.full(6, 2**64 - 1, np.uint64)},
+            "client 1: y_train has 18446744073709551615",
+        ),
         ({"x_train": np.ones((6, 4)) * 1e300}, "client 1: a value in x_train is too large"),
         ({"x_train": np.ones((6, 4)) * 1j}, "client 1: x_train must be .* got complex"),
         ({"x_train": np.ma.masked_less(np.ones((6, 4)), 2)}, "client 1: x_train has masked"),

@@ -138,3 +138,12 @@ def test_the_split_as_a_picture(tmp_path: Path, monkeypatch) -> None:
     sizes = ("data", "inspect", "trees.csv", "--task", "regression", "--set", "data.label=warmth")
     assert call(*sizes, "--out", "r.csv").exit_code == 0
     assert Path("r.csv").read_text().startswith("client,train,val,test\n")
+
+
+def test_pixels_of_a_palette_become_colours() -> None:
+    """They are numbers of colours, which were taken for greys."""
+    image = Image.fromarray(np.full((5, 4, 3), (200, 30, 90), np.uint8))
+    items = [(image.quantize(8), k % 2) for k in range(8)]
+    assert items[0][0].mode == "P"
+    fed = Federation.from_datasets([items])
+    assert fed.shape == (3, 5, 4) and fed.x[0, :, 0, 0].tolist() == [200, 30, 90]

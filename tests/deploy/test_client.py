@@ -94,6 +94,46 @@ def test_settings_of_an_experiment_do_not_change(tmp_path: Path) -> None:
     assert ours.step().arrived == [0]
 
 
+def test_a_method_of_another_revision_is_not_computed(tmp_path: Path) -> None:
+    """The site's library may change between two rounds, without another hello."""
+    transport = LocalTransport(clients_on_disk(tmp_path, 1))
+    ours = served(config("fedavg", rounds=2), transport, 1)
+    ours.start()
+    ours.step()
+    true = asked_of(transport, "fit")
+    answer = transport.sites[1000].answer(Payload(true.meta | {"revision": 9}, true.record))
+    said = "the method has revision 1 here and 9 at the server: it computes something else"
+    assert answer.meta["refused"].startswith(said) and not answer.record
+    assert transport.sites[1000].answer(true).meta["samples"] > 0
+
+
+def test_work_of_another_client_is_not_given_out(tmp_path: Path) -> None:
+    """Two ids were started on one state folder, or a folder was copied to another site."""
+    transport = LocalTransport(clients_on_disk(tmp_path, 2))
+    ours = served(config("fedavg", rounds=2), transport, 2)
+    ours.start()
+    ours.step()
+    true = asked_of(transport, "fit")
+    recall = Payload(true.meta | {"kind": "recall"})
+    assert transport.sites[1000].answer(recall).record
+    other = Client(1, site_data(1), tmp_path / "site0").answer(recall)
+    assert other.meta["refused"] == "the state on disk belongs to client 0" and not other.record
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files are those of POSIX")
+def test_only_the_owner_can_read_the_state_and_the_personal_model(tmp_path: Path) -> None:
+    """Also in a folder that was there before, and that others may enter."""
+    folder = tmp_path / "site0"
+    folder.mkdir(mode=0o755)
+    (folder / "models").mkdir(mode=0o755)
+    ours = served(config("fedas", rounds=1), LocalTransport(clients_on_disk(tmp_path, 1)), 1)
+    ours.start()
+    ours.step()
+    found = sorted(folder.rglob("*.safetensors"))
+    assert [path.parent.name for path in found] == ["site0", "models"]
+    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
+
+
 def test_damaged_state_is_said_and_not_replaced(tmp_path: Path) -> None:
     made = config("fedas", rounds=2, epochs=1)
     here = clients_on_disk(tmp_path, 2)

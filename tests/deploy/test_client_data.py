@@ -99,3 +99,14 @@ def test_pickled_data_is_not_opened(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x_train=np.array([{}], dtype=object))
     with pytest.raises(UserError, match="cannot read"):
         load_data(str(tmp_path / "data.npz"), None)
+
+
+def test_a_function_with_a_variable_called_client_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bed_data.py").write_text(
+        "from tests.deploy.local_federation import arrays\n"
+        "def load():\n    client = 2\n    return arrays(client)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert len(load_data("bed_data.py:load", 3, client=0).train[0]) == 34

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from idiolect.data import Federation
+from idiolect.deploy import experiment
 from idiolect.deploy.client import Client
 from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.messages import Payload
@@ -50,6 +51,56 @@ def test_two_nodes_cannot_be_the_same_client(tmp_path: Path) -> None:
     ours.enrolment.poll()
     assert ours.registry.clients[1].node == 1001
     assert ours.registry.counts["refused"] == 1
+
+
+def test_an_impostor_does_not_say_what_samples_the_true_client_has(tmp_path: Path) -> None:
+    """It was turned away, but its kind of samples stayed, and the true client was counted out."""
+    x, y = np.zeros((4, 1, 5, 5)), np.array([0, 1, 2, 0])
+    odd = Federation.from_arrays([{"x_train": x, "y_train": y, "x_test": x, "y_test": y}])
+    transport = LocalTransport(clients_on_disk(tmp_path, 2))
+    transport.sites[2000] = Client(1, odd, tmp_path / "impostor")
+    transport.online.add(2000)
+    enrolment = Enrolment(FederationTerms(EXPERIMENT, 2, poll=0.001, patience=0.3), transport)
+    enrolment.wait_for(2)
+    assert sorted(enrolment.registry.clients) == [0, 1]
+    assert enrolment.registry.clients[1].node == 1001
+    assert "as another node" in enrolment.registry.notices[2000]
+
+
+@pytest.mark.parametrize("says", [7, None])
+def test_a_site_whose_method_computes_something_else_is_turned_away(
+    says: int | None, tmp_path: Path
+) -> None:
+    """Also one whose library is so old that it says nothing of revisions."""
+    transport = LocalTransport(clients_on_disk(tmp_path, 2))
+
+    def change(answer: Payload) -> Payload:
+        if answer.kind != "hello" or answer.meta["client"] == 0:
+            return answer
+        meta = {k: v for k, v in answer.meta.items() if k != "revision"}
+        return Payload(meta | ({} if says is None else {"revision": says}))
+
+    transport.change = change
+    terms = FederationTerms(EXPERIMENT, 2, poll=0.001, patience=0.3)
+    run = tmp_path / "run"
+    experiment.plan(run, config("fedavg", rounds=1), terms)
+    with pytest.raises(UserError, match="only 1 of 2 clients came"):
+        experiment.run_experiment(run, transport)
+    log = (run / "flower" / "server.log").read_text()
+    assert f"the method has revision {says} at client 1 and 1 here: it computes something" in log
+    transport.change = lambda answer: answer
+    assert experiment.run_experiment(run, transport)["rounds"] == 1
+
+
+def test_a_site_that_lacks_the_method_says_so_at_its_hello(tmp_path: Path) -> None:
+    """As one with an older library does; it was asked in vain in every round."""
+    transport = LocalTransport(clients_on_disk(tmp_path, 1))
+    enrolment = Enrolment(FederationTerms(EXPERIMENT, 1, poll=0.001, patience=0.3), transport)
+    enrolment.dispatcher.settings = {"method": {"name": "fedavg", "of_tomorrow": 1}}
+    with pytest.raises(UserError, match="only 0 of 1 clients came"):
+        enrolment.wait_for(1)
+    assert "the client says: " in enrolment.registry.notices[1000]
+    assert "of_tomorrow" in enrolment.registry.notices[1000]
 
 
 def test_key_decides_which_client_a_node_is(tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file. It cannot hold views of shared memory, so those are copied."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], private: bool = False) -> None:
+    """A safetensors file, `private`: for its owner only. It cannot hold views of shared memory, so
+    those are copied."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -101,8 +102,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             full = "os error 28" in str(error) or "No space" in str(error)
             code = errno.ENOSPC if full else errno.EIO
             raise OSError(code, str(error), str(path)) from error
-        # safetensors makes files that only their owner can read
-        (room / "tensors").chmod(room.stat().st_mode & 0o666)
+        if not private:  # safetensors makes files that only their owner can read
+            (room / "tensors").chmod(room.stat().st_mode & 0o666)
         os.replace(room / "tensors", draft)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from idiolect.core.task import CLASSIFICATION, LearningTask
 from idiolect.core.text import shortened
-from idiolect.data.labels import refuse_masked, told
+from idiolect.data.labels import as_int64, refuse_masked, told
 from idiolect.errors import UserError
 
 PARTS = ("train", "val", "test")
@@ -63,7 +63,8 @@ def as_tensor(value: Any, what: str) -> Tensor:
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_quantized:
             raise UserError(f"{what} must be a dense tensor")
-        return value.detach().cpu()
+        value = value.detach().cpu()
+        return value if value.dtype != torch.uint64 else as_tensor(value.numpy(), what)
     try:
         array = np.asanyarray(value)
     except (TypeError, ValueError):
@@ -71,6 +72,8 @@ def as_tensor(value: Any, what: str) -> Tensor:
     refuse_masked(array, what)
     if array.dtype.kind not in "iufbc" or array.dtype.itemsize > 16 or array.dtype == np.longdouble:
         raise UserError(f"{what} must be numbers, got {told(array)}")
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8:
+        array = as_int64(array, what)
     return torch.as_tensor(np.array(array, dtype=array.dtype.newbyteorder("=")))
 
 

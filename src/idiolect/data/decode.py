@@ -45,8 +45,9 @@ def images(
             item = encoded[i]
             try:
                 with Image.open(opened(item), formats=FORMATS) as image:
-                    _check_pixels(image, None if prepare else (width, height), f"{what}: image {i}")
+                    check_pixels(image, f"{what}: image {i}")
                     ready = prepare(image) if prepare else image
+                    _check_extent(ready, (width, height), f"{what}: image {i}")
                     pixels = np.asarray(ready if ready.mode == mode else ready.convert(mode))
             except (UserError, MemoryError):
                 raise
@@ -66,13 +67,16 @@ def opened(item: Any) -> Any:
     return io.BytesIO(item) if isinstance(item, bytes) else item
 
 
-def _check_pixels(image: "Image.Image", wanted: tuple[int, int] | None, what: str) -> None:
+def check_pixels(image: "Image.Image", what: str) -> None:
     """The size an image claims, before it is decoded."""
-    if wanted is not None and image.size != wanted:
-        size = f"{image.size[1]}x{image.size[0]}"
-        raise UserError(f"{what} is {size}, expected {wanted[1]}x{wanted[0]}")
     if image.size[0] * image.size[1] > LARGEST_IMAGE:
         raise UserError(f"{what} has more than {LARGEST_IMAGE} pixels; make it smaller")
+
+
+def _check_extent(image: "Image.Image", wanted: tuple[int, int], what: str) -> None:
+    if image.size != wanted:
+        size = f"{image.size[1]}x{image.size[0]}"
+        raise UserError(f"{what} is {size}, expected {wanted[1]}x{wanted[0]}")
 
 
 def parquet(

@@ -18,8 +18,13 @@ def whole(values: Any, what: str) -> NDArray[np.int64]:
         raise UserError(
             f"{what} must be whole numbers, got {told(array)}; number the classes from 0"
         )
-    if array.dtype.kind == "u" and len(array) and int(array.max()) >= 2**63:
-        raise UserError(f"{what} has the label {int(array.max())}; number the classes from 0")
+    return as_int64(array, what)
+
+
+def as_int64(array: np.ndarray, what: str) -> NDArray[np.int64]:
+    """Whole numbers as int64; NumPy would turn those from 2^63 on into negative ones in silence."""
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
+        raise UserError(f"{what} has {int(array.max())}, and numbers must be below 2^63")
     return array.astype(np.int64)
 
 

@@ -76,6 +76,7 @@ def _tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     if hasattr(value, "getbands"):  # an image of Pillow
-        pixels = np.array(value)
+        # Pixels of a palette are numbers of its colours, which say nothing by themselves.
+        pixels = np.array(value.convert("RGB") if value.mode == "P" else value)
         return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
     return torch.as_tensor(value)

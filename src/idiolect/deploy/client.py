@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect import models
+from idiolect import __version__, methods, models
 from idiolect.core import augmentation, own_code, tree
 from idiolect.core.method import Down
 from idiolect.core.task import ACCURACY, Metric
@@ -79,6 +79,7 @@ class Client:
         self.store = StateStore(state)
         self.model, self.method, self.device = model, method, device
         self._learn = (loss, augment)
+        self._code = [name for name in (model, method) if name is not None]  # allowed to run here
         self._experiments: dict[str, LocalExperiment] = {}
         self._handlers: dict[str, Callable[[Payload, LocalExperiment], Payload]] = {
             "fit": self._fit,
@@ -113,6 +114,12 @@ class Client:
         if request.kind not in self._handlers:
             raise Refused(f"unknown request '{request.kind[:40]}'")
         experiment = self._experiment_of(request.meta.get("config"))
+        asked = request.meta.get("revision")  # older servers do not say
+        if asked is not None and asked != experiment.revision:
+            raise Refused(
+                f"the method has revision {experiment.revision} here and {asked} at the server: it "
+                f"computes something else; here is idiolect {__version__}, install the server's"
+            )
         record = tree.ordered(request.record, experiment.engine.net.names)
         record = experiment.engine.to_device(record)
         return self._handlers[request.kind](Payload(request.meta, record), experiment)
@@ -123,27 +130,27 @@ class Client:
             if not isinstance(config, dict):
                 raise Refused("the request carries no settings")
             for what, ours in (("model", self.model), ("method", self.method)):
-                name = _accepted(what, str(config[what]["name"]), ours)
-                config = {**config, what: {**config[what], "name": name}}
+                config = {**config, what: _accepted(what, config[what], ours)}
             if len(self._experiments) >= MAX_CACHED_EXPERIMENTS:
                 self._experiments.pop(next(iter(self._experiments)))
-            own = [name for name in (self.model, self.method) if name is not None]
             self._experiments[key] = LocalExperiment(
-                config, self.data, self.kind.form, self.id, self.device, self._learn, own
+                config, self.data, self.kind.form, self.id, self.device, self._learn, self._code
             )
         return self._experiments[key]
 
     # --- requests ---
 
     def _hello(self, request: Payload) -> Payload:
-        return Payload(
-            {
-                "name": self.name,
-                "sizes": self.sizes,
-                **self.kind.told(),
-                "fresh": self.store.load(_experiment_id(request)) is None,
-            }
-        )
+        about = {
+            "name": self.name,
+            "sizes": self.sizes,
+            **self.kind.told(),
+            "fresh": self.store.load(_experiment_id(request)) is None,
+        }
+        if section := (request.meta.get("config") or {}).get("method"):
+            method = methods.build(_accepted("method", section, self.method), self._code)
+            about["revision"] = method.revision
+        return Payload(about)
 
     def _fit(self, request: Payload, experiment: LocalExperiment) -> Payload:
         version = _round_number(request.meta, "version")
@@ -187,7 +194,7 @@ class Client:
         return Payload(answer, {"up": done.up})
 
     def _recall(self, request: Payload, experiment: LocalExperiment) -> Payload:
-        state = self.store.load(_experiment_id(request))
+        state = self._stored(request, experiment)
         if state is None or state.fitted.version != _whole_number(request.meta, "version"):
             return Payload({"have": False})
         return Payload(state.fitted.answer | {"have": True}, {"up": state.fitted.up})
@@ -228,18 +235,23 @@ class Client:
 
     # --- shared by the requests ---
 
+    def _stored(self, request: Payload, experiment: LocalExperiment) -> ClientState | None:
+        """The state on disk, if it is of this client and these settings."""
+        state = self.store.load(_experiment_id(request))
+        if state is None:
+            return None
+        if state.client != self.id:
+            raise Refused(f"the state on disk belongs to client {state.client}")
+        if state.settings not in ("", _digest(request.meta["config"])):
+            raise Refused("the settings of this experiment are not those it began with")
+        for work in filter(None, (state.fitted, state.rejoined)):
+            work.mine = tree.ordered(work.mine, experiment.engine.net.names)
+            work.up = tree.ordered(work.up, experiment.engine.net.names)
+        return state
+
     def _state(self, request: Payload, experiment: LocalExperiment) -> ClientState:
         """The state on disk, or at the first contact one made from the starting point."""
-        name = _experiment_id(request)
-        state = self.store.load(name)
-        if state is not None:
-            if state.client != self.id:
-                raise Refused(f"the state on disk belongs to client {state.client}")
-            if state.settings not in ("", _digest(request.meta["config"])):
-                raise Refused("the settings of this experiment are not those it began with")
-            for work in filter(None, (state.fitted, state.rejoined)):
-                work.mine = tree.ordered(work.mine, experiment.engine.net.names)
-                work.up = tree.ordered(work.up, experiment.engine.net.names)
+        if (state := self._stored(request, experiment)) is not None:
             return state
         if "start" not in request.record:
             raise Refused("no state of this experiment here: the starting point is needed")
@@ -247,7 +259,7 @@ class Client:
         mine = experiment.method.client_init(begin, experiment.engine.local([ONLY_CLIENT], 0))
         settings = _digest(request.meta["config"])
         state = ClientState(self.id, CommittedWork(-1, mine), settings=settings)
-        self.store.commit(name, state)
+        self.store.commit(_experiment_id(request), state)
         return state
 
     def _test(self, experiment: LocalExperiment, params: Tree) -> Metrics:
@@ -262,9 +274,10 @@ class Client:
         return found
 
 
-def _accepted(what: str, name: str, ours: str | None) -> str:
+def _accepted(what: str, section: dict[str, Any], ours: str | None) -> dict[str, Any]:
     """The model or method to build. Own code is loaded only as the site named it: `net.py:Net` is
     the site's file of that name, wherever the server keeps its own."""
+    name = str(section["name"])
     wanted = own_code.short(name)
     if ours is not None and wanted != own_code.short(ours):
         raise Refused(f"the server wants {what} {wanted}, this site runs {ours}")
@@ -272,7 +285,7 @@ def _accepted(what: str, name: str, ours: str | None) -> str:
         raise Refused(
             f"{what} {wanted} is code; start the client with --{what} {wanted} to allow it"
         )
-    return ours or name
+    return {**section, "name": ours or name}
 
 
 def _down(request: Payload) -> Down:

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -178,8 +179,8 @@ def _function(where: str) -> Any:
 
 def _call(where: str, client: int) -> Any:
     make = _function(where)
-    wants = "client" in getattr(getattr(make, "__code__", None), "co_varnames", ())
     try:
+        wants = "client" in inspect.signature(make).parameters
         return make(client=client) if wants else make()
     except UserError:
         raise

@@ -107,7 +107,7 @@ class StateStore:
             record[name] = {"mine": work.mine, "up": work.up, **kept}
         # The JSON is a leaf of the same file: one rename commits both.
         record["about"] = torch.tensor(list(json.dumps(about).encode()), dtype=torch.uint8)
-        files.write_tensors(self.path(experiment), tree.leaves(record))
+        files.write_tensors(self.path(experiment), tree.leaves(record), private=True)
 
 
 def _committed_work(about: dict[str, Any], parts: Record) -> CommittedWork:

@@ -28,6 +28,7 @@ class Dispatcher:
     def __init__(self, terms: FederationTerms, transport: Transport, registry: ClientRegistry):
         self.terms, self.transport, self.registry = terms, transport, registry
         self.settings: dict[str, Any] = {}  # what a client must know to build method and model
+        self.revision: int | None = None  # of the method here; None: not known yet
         self.handlers: dict[str, Handler] = {}  # by kind of request
         self._slowest: dict[str, float] = {}  # seconds until an answer came, by kind
 
@@ -41,6 +42,7 @@ class Dispatcher:
                 "version": request.version,
                 "since": request.since,
                 "config": self.settings,
+                "revision": self.revision,
             }
             if notice := self.registry.notices.pop(request.node, None):
                 meta["notice"] = notice
@@ -144,6 +146,8 @@ class Dispatcher:
         reason = validate.wrong_reply(reply.payload, request, reply.node, self.terms.experiment)
         if reason is None and "refused" in meta:
             text = str(meta["refused"])[:200]
+            if request.kind == "hello":
+                return f"the client says: {text!r}"
             if "starting point is needed" in text and request.client in self.registry.clients:
                 self.registry.clients[request.client].fresh = True
             self.lose(request, f"the client says: {text!r}", gone=False)

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from idiolect import __version__
 from idiolect.deploy import validate
 from idiolect.deploy.client_registry import ClientEntry, ClientRegistry, PendingRequest
 from idiolect.deploy.dispatch import Dispatcher
@@ -113,10 +114,10 @@ class Enrolment:
         sizes = self.registry.sizes() | {client: meta["sizes"]}
         if reason := validate.absurd_size(client, sizes):
             return reason
-        self._samples[client] = SampleKind.read(meta)
         entry = self.registry.clients.get(client)
         if entry is not None and entry.node != request.node and entry.status != "gone":
             return f"client {client} is here already, as another node"
+        self._samples[client] = SampleKind.read(meta)
         if entry is None:
             entry = ClientEntry(client, meta["name"], request.node, {})
             self.registry.clients[client] = entry
@@ -131,6 +132,12 @@ class Enrolment:
         client = meta["client"]
         if self.terms.nodes and self.terms.nodes.get(str(node)) != client:
             return f"the key of this node does not belong to client {client}"
+        asked, has = self.dispatcher.revision, meta.get("revision")
+        if asked is not None and has != asked:
+            return (
+                f"the method has revision {has} at client {client} and {asked} here: it computes "
+                f"something else; install idiolect {__version__} there, as here"
+            )
         return self._other_samples(client, SampleKind.read(meta))
 
     def _other_samples(self, client: int, samples: SampleKind) -> str | None:

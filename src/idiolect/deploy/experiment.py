@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from idiolect import models
+from idiolect import methods, models
 from idiolect.core import files
 from idiolect.deploy.enrolment import Enrolment
 from idiolect.deploy.server import FederationServer
@@ -86,6 +86,9 @@ def _run(run: Path, transport: Transport) -> dict[str, Any]:
     allowed = seal.approved(run, config)
     terms = read_terms(run)
     enrolment = Enrolment(terms, transport, folder / JOURNAL)
+    # Sites that compute something else are turned away before anybody waits for their work.
+    enrolment.dispatcher.settings = {"method": config["method"]}
+    enrolment.dispatcher.revision = methods.build(config["method"], allowed).revision
     finished = (run / "summary.json").exists()
     enrolment.wait_for(1 if finished else terms.minimum or terms.clients)
     kind = enrolment.kind

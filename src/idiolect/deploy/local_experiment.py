@@ -33,6 +33,7 @@ class LocalExperiment:
         loss, augment = learn
         method = methods.build(config["method"], allow_code)
         check_method(method, data.task, loss)
+        self.revision = method.revision
         self.method: Method = method.over(int(config.get("rounds") or 1))
         module = models.build(
             config["model"], data.shape, data.classes, config["seed"], allow_code, form

@@ -18,5 +18,5 @@ def write_personal(folder: Path, experiment: str, model: Tree, card: dict[str, A
     path = models / f"{experiment}.safetensors"
     files.remove_drafts(models, "*.json", "*.safetensors")  # of a process that was killed here
     files.write_json(path.with_suffix(".json"), card)
-    files.write_tensors(path, model)
+    files.write_tensors(path, model, private=True)
     return path

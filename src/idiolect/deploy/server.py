@@ -74,6 +74,7 @@ class FederationServer:
         self.scores = Scores(sizes, metric=kind.judged_by)
         told = ("method", "model", "seed", "dtype", "rounds")
         dispatcher.settings = {k: config[k] for k in told}
+        dispatcher.revision = method.revision
         dispatcher.handlers["hello"] = self._admit
         self.requests = ClientRequests(self.method, self.server, start_tree, expected, dispatcher)
         self.arrivals = Arrivals(dispatcher, self.scores, self.method.asynchronous)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from idiolect.core import files
 from idiolect.deploy import loopback_guard, processes
 from idiolect.deploy.credentials import Credentials
 from idiolect.deploy.processes import ChildProcesses
@@ -129,7 +130,7 @@ def register_nodes(home: Path, folder: Path, keys: Credentials) -> dict[str, int
         except KeyError:
             raise UserError(f"the key {path} could not be registered: {answer}") from None
         known[str(client)] = {"key": public, "node": node}
-        file.write_text(json.dumps(known, indent=1))
+        files.write_json(file, known)
     return {about["node"]: int(c) for c, about in known.items() if int(c) in keys.clients}
 
 

@@ -1,8 +1,11 @@
 """What all splits share."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from idiolect.data.own.split_code import own_split
 from idiolect.data.splits import Split, split
 from idiolect.data.splits.base import Share
 from idiolect.errors import UserError
@@ -126,3 +129,27 @@ def test_local_labels_leave_test_classes_nobody_learns_for_last():
         pool, [Share("0", train, test, train[:0])]
     )
     assert classes == 3 and dict(zip(pool.y[test], y[test], strict=True)) == {1: 0, 2: 1, 0: 2}
+
+
+def own(divided):
+    """A split of the user's own that gives these rows."""
+
+    def given(pool):
+        return divided
+
+    return own_split(given, "my.py:given")()
+
+
+@pytest.mark.parametrize("rows", [([0, 1, 2], [2, 3]), ([0, 1, 1], [2, 3])])
+def test_a_client_gets_no_row_twice(rows):
+    """A test sample was among the training samples, and nobody said so."""
+    with pytest.raises(UserError, match="gives client '1' a row twice, or for training and for te"):
+        own([([8, 9], [10]), rows]).shares(toy(), 0)
+
+
+def test_clients_may_share_rows_but_not_count_their_classes():
+    pool, shared = toy(), own([([0, 1], [2]), ([1, 3], [2])])
+    assert [len(s.train) for s in shared.shares(pool, 0)] == [2, 2]
+    counted = dataclasses.replace(shared, local_labels=True)
+    with pytest.raises(UserError, match="gives a row to two clients, who would count"):
+        counted.labels(pool, counted.shares(pool, 0))

@@ -8,7 +8,7 @@ import numpy as np
 
 from idiolect.data.arrays import read_npz
 from idiolect.data.cache import Columns
-from idiolect.data.labels import told
+from idiolect.data.labels import as_int64, told
 from idiolect.data.own.columns import Read, numbers
 from idiolect.data.packed import pack
 from idiolect.errors import UserError
@@ -75,7 +75,7 @@ def _next(x: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and, as the target of each, the next one."""
     if x.ndim != 2 or x.dtype.kind not in "iu" or x.shape[1] < 2:
         raise UserError(f"{what}: next-token needs x [M, T] of whole numbers, T at least 2, or y")
-    x = x.astype(np.int64)
+    x = as_int64(x, what)
     return x[:, :-1], x[:, 1:]
 
 
@@ -92,4 +92,4 @@ def _inputs(x: np.ndarray, what: str) -> np.ndarray:
         x = x[:, None]
     if x.dtype == np.uint8:
         return x
-    return x.astype(np.int64) if x.dtype.kind in "iub" else numbers(x, what)
+    return as_int64(x, what) if x.dtype.kind in "iub" else numbers(x, what)

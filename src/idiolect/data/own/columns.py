@@ -11,7 +11,7 @@ from idiolect.core.form import PLAIN, Form
 from idiolect.core.task import IGNORED
 from idiolect.core.text import shortened
 from idiolect.data.cache import Columns
-from idiolect.data.labels import refuse_masked, told
+from idiolect.data.labels import as_int64, refuse_masked, told
 from idiolect.errors import UserError
 
 Known = Mapping[str, tuple[str, ...]]
@@ -38,10 +38,12 @@ def codes(values: Any, what: str, known: tuple[str, ...] = ()) -> Coded:
             raise UserError(
                 f"{what} holds fractions, not classes; if it is a quantity, add --task regression"
             )
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iubUS":
+        array = _exact(array, what)
+    if array.dtype.kind not in "iubU":
         raise UserError(f"{what} must hold numbers or words, got {told(array)}")
     names, number = np.unique(array, return_inverse=True)
+    if len(names) and str(names[0]) == "":
+        raise UserError(f"{what} has empty cells; fill them or drop those rows")
     if known:
         return _placed(names, known, what)[number].reshape(-1), known
     return number.astype(np.int64).reshape(-1), tuple(str(name) for name in names)
@@ -64,9 +66,10 @@ def step_codes(values: Any, what: str, known: tuple[str, ...] = ()) -> Coded:
     (words: empty)."""
     array = np.asanyarray(values)
     refuse_masked(array, what)
+    array = _as_words(array, what)
     if array.ndim != 2 or not array.shape[1]:
         raise UserError(f"{what} must be [M, steps], a class for every step of a sample")
-    if array.dtype.kind in "US":
+    if array.dtype.kind == "U":
         names, number = np.unique(array, return_inverse=True)
         number = number.reshape(array.shape).astype(np.int64)
         if known:
@@ -77,7 +80,7 @@ def step_codes(values: Any, what: str, known: tuple[str, ...] = ()) -> Coded:
         return number, tuple(map(str, names))
     if array.dtype.kind not in "iub":
         raise UserError(f"{what} must hold whole numbers or words, got {told(array)}")
-    found = array.astype(np.int64)
+    found = as_int64(array, what)
     if bool(((found < 0) & (found != IGNORED)).any()):
         raise UserError(f"{what} has negative classes; a step that does not count is {IGNORED}")
     return found, ()
@@ -87,8 +90,8 @@ def names_of(values: Any, what: str) -> NDArray[Any]:
     """Names of clients, as words."""
     array = flat(values, what)
     if array.dtype.kind == "f" and bool((array == np.floor(array)).all()):
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iuUS":
+        array = _exact(array, what)
+    if array.dtype.kind not in "iuU":
         raise UserError(f"{what} must hold names or whole numbers, got {told(array)}")
     names = array.astype(str)
     if bool((names == "").any()):
@@ -126,6 +129,7 @@ def flat(values: Any, what: str) -> NDArray[Any]:
         if any(not isinstance(one, str) for one in array.reshape(-1)):
             raise UserError(f"{what} must hold numbers or words, without empty cells")
         array = array.astype(str)
+    array = _as_words(array, what)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -133,6 +137,25 @@ def flat(values: Any, what: str) -> NDArray[Any]:
     if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
         raise UserError(f"{what} has empty, NaN or infinite values; fill them or drop those rows")
     return array
+
+
+def _exact(array: NDArray[Any], what: str) -> NDArray[np.int64]:
+    """Whole numbers that a file holds as fractions."""
+    if array.size and float(np.abs(array).max()) >= 2**53:
+        raise UserError(
+            f"{what} has fractions of 2^53 or more, which run together; write them as words"
+        )
+    return array.astype(np.int64)
+
+
+def _as_words(array: NDArray[Any], what: str) -> NDArray[Any]:
+    """Bytes as the words that they spell; the rest as it is."""
+    if array.dtype.kind != "S":
+        return array
+    try:
+        return np.char.decode(array, "utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{what} has bytes that are no UTF-8 text; decode them first") from None
 
 
 def pick(wanted: str | None, usual: tuple[str, ...], known: list[str], what: str) -> str | None:

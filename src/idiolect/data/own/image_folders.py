@@ -10,10 +10,12 @@ from idiolect.data.cache import Columns
 from idiolect.errors import UserError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 PARTS = {"train", "test"}
+OTHER_PARTS = PARTS | {"training", "testing", "val", "valid", "validation"}
+ORIENTATION = 0x0112  # the EXIF tag by which a camera says how it was held
 
 
 def found(folder: Path) -> list[Path]:
@@ -59,6 +61,11 @@ def read(folder: Path, size: tuple[int, int] | None) -> Columns:
         )
     named["y"] = columns[-1]
     if len(columns) == 2:
+        if {one.lower() for one in columns[0].tolist()} <= OTHER_PARTS:
+            told = ", ".join(sorted(set(columns[0].tolist())))
+            raise UserError(
+                f"{what}: the folders {told} are no clients; parts are called train and test"
+            )
         named["client"] = columns[0]
     return {"x": as_array(list(images), size, what), **named}
 
@@ -69,21 +76,41 @@ def as_array(encoded: list[Any], size: tuple[int, int] | None, what: str) -> np.
 
     if not encoded:
         raise UserError(f"{what} has no samples")
-    first = encoded[0]
     try:
-        with Image.open(decode.opened(first), formats=decode.FORMATS) as image:
-            channels = 1 if image.mode in ("1", "L", "I", "I;16", "F") else 3
-            height, width = size or (image.size[1], image.size[0])
+        with Image.open(decode.opened(encoded[0]), formats=decode.FORMATS) as image:
+            decode.check_pixels(image, f"{what}: image 0")
+            first = _as_seen(image, what)
+    except (UserError, MemoryError):
+        raise
     except Exception:  # every format has errors of its own
         raise UserError(f"{what}: image 0 cannot be decoded; get the file again") from None
+    mode, channels = ("L", 1) if first.mode in ("1", "L") else ("RGB", 3)
+    height, width = size or (first.size[1], first.size[0])
 
-    def resized(image: "Image.Image") -> "Image.Image":
-        mode = "L" if channels == 1 else "RGB"
-        return image.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+    def prepared(image: "Image.Image") -> "Image.Image":
+        seen = _as_seen(image, what).convert(mode)
+        return seen.resize((width, height), Image.Resampling.BILINEAR) if size else seen
 
     try:
-        return decode.images(encoded, (channels, height, width), what, resized if size else None)
+        return decode.images(encoded, (channels, height, width), what, prepared)
     except UserError as error:
         if "expected" in str(error) and size is None:
             raise UserError(f"{error}; bring all to one size with --set data.size=[H,W]") from None
         raise
+
+
+def _as_seen(image: "Image.Image", what: str) -> "Image.Image":
+    """Turned as the camera was held, with 8 bits a colour: Pillow itself makes every 16-bit value
+    above 255 white."""
+    from PIL import Image, ImageOps
+
+    if image.getexif().get(ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise UserError(
+            f"{what} has images of 32-bit numbers, of which none is white; save them with 8 or 16"
+            " bits a pixel"
+        )
+    return image

@@ -9,7 +9,7 @@ import numpy as np
 
 from idiolect.core.task import IGNORED
 from idiolect.core.text import reason, shortened
-from idiolect.data import decode
+from idiolect.data import decode, layouts
 from idiolect.data.cache import Columns
 from idiolect.data.limits import check_size
 from idiolect.data.own.columns import Known, Read, numbers, pick
@@ -32,7 +32,9 @@ def files_of(path: Path) -> dict[str, list[Path]]:
         return {"": [path]}
     for folder in (path, path / "data"):
         found: dict[str, list[Path]] = {}
-        for file in sorted(folder.glob("*.parquet")) or sorted(folder.glob("*.[ct]sv")):
+        lying = layouts.files_in(folder)
+        tables = [file for file in lying if file.suffix.lower() == ".parquet"]
+        for file in tables or [file for file in lying if file.suffix.lower() in (".csv", ".tsv")]:
             found.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
         if not found:
             continue
@@ -63,8 +65,6 @@ def read(files: dict[str, list[Path]], own: "OwnFiles", like: Read | None = None
     if not len(table):
         raise UserError(f"{what} has no samples")
     known = table.column_names
-    if len(set(known)) != len(known):
-        raise UserError(f"{what} has two columns of one name; rename one")
     unlabelled = own.task == "next-token" and not own.labels  # its label is the input
     own = own if like is None else _present(own, known)
     labels = [pick(name, LABELS, known, what) for name in own.labels or (None,)]
@@ -127,7 +127,11 @@ def _table(files: list[Path], own: "OwnFiles") -> "pa.Table":
     import pyarrow as pa
 
     try:
-        return pa.concat_tables([_read(file, own) for file in files])
+        tables = [_read(file, own) for file in files]
+        for file, table in zip(files, tables, strict=True):
+            if len(set(table.column_names)) != table.num_columns:
+                raise UserError(f"{file} has two columns of one name; rename one")
+        return pa.concat_tables(tables)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # Arrow has many kinds for a damaged file
@@ -155,7 +159,8 @@ def _read(file: Path, own: "OwnFiles") -> "pa.Table":
         table = csv.read_csv(
             source,
             parse_options=csv.ParseOptions(
-                delimiter="\t" if file.suffix.lower() == ".tsv" else ","
+                delimiter="\t" if file.suffix.lower() == ".tsv" else ",",
+                newlines_in_values=True,
             ),
             convert_options=csv.ConvertOptions(column_types=words),
         )

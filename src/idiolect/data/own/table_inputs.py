@@ -9,6 +9,7 @@ import numpy as np
 from idiolect.core.form import PLAIN, Form
 from idiolect.core.text import shortened
 from idiolect.data import decode
+from idiolect.data.labels import as_int64
 from idiolect.data.limits import check_size
 from idiolect.data.own import texts
 from idiolect.data.own.columns import Known, codes, numbers
@@ -139,7 +140,7 @@ class TableInputs:
             self.known[name] = names
             return found, len(names)
         if cells.dtype.kind in "iu":
-            return cells.astype(np.int64), 0
+            return as_int64(cells, self._column(name)), 0
         return numbers(cells, self._column(name)), 0
 
     def _images(self, name: str) -> np.ndarray:
@@ -209,7 +210,7 @@ def _rows(column: "pa.ChunkedArray", what: str) -> list[np.ndarray]:
             raise UserError(f"{what} must hold lists of numbers or words")
         flat = flat.astype(str)
     elif flat.dtype.kind in "iub":
-        flat = flat.astype(np.int64)
+        flat = as_int64(flat, what)
     else:
         flat = numbers(flat, what)
     return np.split(flat, ends[:-1])

@@ -96,6 +96,12 @@ class Split(Named):
         `local_labels`, that of the client with most (PFLEGO's FedAvg, 55 on Omniglot)."""
         if not self.local_labels:
             return pool.y, pool.classes
+        held = np.concatenate([np.concatenate([s.train, s.val, s.test]) for s in shares])
+        if len(np.unique(held)) < len(held):
+            raise UserError(
+                f"split '{self.name}' gives a row to two clients, who would count its class"
+                " differently; leave local_labels out"
+            )
         y, most = pool.y.copy(), 1
         for share in shares:
             known = np.unique(pool.y[np.concatenate([share.train, share.val])])
@@ -136,6 +142,11 @@ def checked(divided: Divided, samples: int, what: str) -> Divided:
                     f"{what} must give client '{name}' int64 row numbers from 0 to {samples - 1};"
                     " mend it"
                 )
+        if len(np.unique(both := np.concatenate(pair))) < len(both):
+            raise UserError(
+                f"{what} gives client '{name}' a row twice, or for training and for testing; mend"
+                " it"
+            )
     return divided
 
 
