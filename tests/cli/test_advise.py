@@ -58,6 +58,15 @@ def test_advice_names_method_clients_cost_and_certainty() -> None:
     assert told.exit_code == 0 and "already finished" in told.stderr
     for words in (f"Take {found['method']}", "Clients", "by chance", "It costs", "validation"):
         assert words in told.stdout
+    assert "standardised" not in told.stdout
+
+
+def test_advice_on_large_inputs_says_what_to_do_first() -> None:
+    wards(Path("wards.csv"))
+    text = Path("wards.csv").read_text().replace(",no", "7,no").replace(",yes", "7,yes")
+    Path("large.csv").write_text(text.replace("0.", "80.").replace("1.", "81."))
+    words = advised("large.csv", "--methods", "local", "--seeds", "0")["words"]
+    assert words[0].startswith("Inputs reach 8") and "data.standardize=true" in words[0]
 
 
 def test_the_test_samples_have_no_say() -> None:

@@ -131,6 +131,19 @@ def test_a_run_on_a_table_predicts_and_adapts_from_tables() -> None:
     done = call("adapt", "t", "--data", "s9.csv")
     assert done.exit_code == 0 and "s9: " in done.stdout, done.output
     assert Path("s9.model/model.safetensors").exists()
+    assert call("export", "t", "--client", "s1").exit_code == 0
+    card = json.loads(Path("t/exports/client_0001/card.json").read_text())
+    coded = {"name": "colour", "values": ["blue", "red"]}
+    assert card["input"]["columns"] == [coded, {"name": "size"}]
+    assert "| 0 | colour | 0 blue, 1 red |" in Path("t/exports/client_0001/README.md").read_text()
+
+
+def test_a_folder_of_runs_names_them() -> None:
+    for name in ("fedavg-seed0", "local-seed0"):
+        Path("many", name).mkdir(parents=True)
+        Path("many", name, "config.yaml").write_text("seed: 0")
+    done = call("export", "many", "--client", "0")
+    assert done.exit_code == 2 and "name one: fedavg-seed0, local-seed0" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,12 @@ def test_every_command_has_help(command: str) -> None:
     assert "idiolect" in result.stdout and ("Examples" in result.stdout or command == "data")
 
 
+def test_paragraphs_of_help_are_one_line_each() -> None:
+    told = [(one.callback, one.help or "") for one in app.app.registered_commands]
+    assert told and not [who for who, text in told if "\n" in text.replace("\n\n", "")]
+    assert "same local work" in " ".join(call("advise", "--help").stdout.split())
+
+
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys, idiolect.cli.app; assert not {'torch', 'numpy', 'pyarrow'} & set(sys.modules)"

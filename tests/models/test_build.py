@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from idiolect import models
+from idiolect.core.form import Field, Form
 from idiolect.errors import UserError
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
@@ -67,6 +68,14 @@ def test_own_class_gets_classes_and_shape_when_it_asks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("shape", [(64,), (1, 8, 8), GREY, COLOUR, (3, 64, 64)])
 def test_default_model_fits(shape):
     models.build({"name": models.default_model(shape)}, shape, 5)
+
+
+def test_categories_of_a_table_are_embedded_by_default():
+    assert models.default_model((3,), Form(codes=(0, 4, 0))) == "tabular"
+    assert models.default_model((3,)) == "mlp"
+    assert models.default_model((3,), Form(codes=(9,), padded=True)) == "gru"
+    apart = (Field("ward", (), True), Field("age", (), False))
+    assert models.default_model((2,), Form(codes=(4, 0), fields=apart)) == "mlp"
 
 
 def test_options_are_checked_like_all_others():

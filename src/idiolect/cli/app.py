@@ -3,7 +3,9 @@
 Heavy imports wait until a command needs them, so that --help is quick.
 """
 
+import inspect
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -89,6 +91,9 @@ for group in (
     *(run, compare, advise, recipe, report, after_training),
     *(status, ui, bench, catalogue, extend, deploy),
 ):
+    for command in group.commands.registered_commands:
+        # rich keeps the line ends of a docstring within its paragraphs
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command.callback) or "")
     app.registered_commands += group.commands.registered_commands
 app.add_typer(data.commands, name="data")
 

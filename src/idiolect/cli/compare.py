@@ -48,6 +48,8 @@ commands = typer.Typer()
 @commands.command(
     epilog=examples(
         "idiolect compare local fedavg fedper fedas --seeds 0,1,2",
+        "idiolect compare local fedavg ditto --data wards.csv --set data.client=ward"
+        " --set data.label=outcome --set data.standardize=true",
         "idiolect compare local plga lga --data mnist --stragglers 8 --out runs/stragglers",
         "idiolect compare fedavg fedas --set method.lr=0.05 --set fedas.epochs=5",
         "idiolect compare fedavg my.py:MyMethod --set MyMethod.share=0.3",

@@ -2,18 +2,23 @@
 
 import hashlib
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from idiolect.data.federation import PARTS, Federation
+from idiolect.data.own.own_files import TABLES
 
 FEW = 8  # clients or classes that a line names
+FEW_TESTS = 10  # below so many test samples one moves a client's accuracy by more than ten points
+LARGE_INPUT = 10  # inputs beyond this make steps that no usual learning rate suits
 
 
 def findings(federation: Federation) -> dict[str, Any]:
-    """Leaks between training and test samples, classes of one sample, classes that a client is
-    tested on and never sees in training: JSON-able, with `lines` that say it in words."""
+    """Leaks between training and test samples, clients with few test samples, inputs that should be
+    standardised, classes of one sample, clients of one class, classes that a client is tested on
+    and never sees in training: JSON-able, with `lines` that say it in words."""
     hashes = _hashes(federation)
     train = Counter(hashes[k] for rows in federation.train for k in rows.tolist())
     leaks: dict[str, int] = {}
@@ -24,23 +29,40 @@ def findings(federation: Federation) -> dict[str, Any]:
         own_leaks += sum(one in mine for one in tested)
         if found := sum(one in train for one in tested):
             leaks[federation.names[i]] = found
+    few = {federation.names[i]: len(rows) for i, rows in enumerate(federation.test)}
+    few = {name: n for name, n in few.items() if n < FEW_TESTS}
+    large = unscaled(federation)
+    lines = _leak_lines(federation, leaks)
+    if few:
+        named = _few([f"{name} {n}" for name, n in sorted(few.items(), key=lambda one: one[1])])
+        lines.append(f"fewer than {FEW_TESTS} test samples, so that each weighs much: {named}")
+    if large:
+        lines.append(f"inputs {unscaled_told(large)}")
+    found = {
+        "leaks": leaks,
+        "leaks_of_own": own_leaks,
+        "few_test_samples": few,
+        "largest_input": large,
+    }
     if not federation.task.has_classes:
-        return {"leaks": leaks, "leaks_of_own": own_leaks, "lines": _leak_lines(federation, leaks)}
+        return {**found, "lines": lines}
     counts = torch.bincount(federation.y[_used(federation)], minlength=federation.classes)
     single = [_class_name(federation, c) for c in (counts == 1).nonzero()[:, 0].tolist()]
     empty = int((counts == 0).sum())
     unknown = _unknown(federation)
-    lines = _leak_lines(federation, leaks)
+    alone = _one_class(federation)
     if single:
         lines.append(f"classes of one sample: {_few(single)}")
+    if alone:
+        lines.append(f"train on one class only: {_few(alone)}")
     if empty:
         lines.append(f"{empty} of {federation.classes} classes have no sample")
     if unknown:
         lines.append(f"tested on classes they never train on: {_few(unknown)}")
     return {
-        "leaks": leaks,
-        "leaks_of_own": own_leaks,
+        **found,
         "one_sample_classes": single,
+        "one_class_clients": alone,
         "empty_classes": empty,
         "tested_on_unknown_classes": unknown,
         "lines": lines,
@@ -72,6 +94,32 @@ def _unknown(federation: Federation) -> list[str]:
         if not set(federation.y[rows].tolist()) <= known:
             names.append(federation.names[i])
     return names
+
+
+def _one_class(federation: Federation) -> list[str]:
+    """Clients with several training samples, all of one class."""
+    return [
+        federation.names[i]
+        for i, rows in enumerate(federation.train)
+        if len(rows) > 1 and len(torch.unique(federation.y[rows])) == 1
+    ]
+
+
+def unscaled(federation: Federation) -> float | None:
+    """The largest quantity of a table of the user's own, where it is large and not standardised."""
+    source = federation.info.get("source") or {}
+    table = Path(str(source.get("name"))).suffix.lower() in TABLES
+    if not table or source.get("standardize", True) or len(federation.shape) != 1:
+        return None
+    quantities = [k for k, one in enumerate(federation.form.quantities(federation.shape[0])) if one]
+    if federation.form.padded or federation.form.fields or not quantities:
+        return None
+    largest = float(federation.x[_used(federation)][:, quantities].abs().max())
+    return largest if largest > LARGE_INPUT else None
+
+
+def unscaled_told(largest: float) -> str:
+    return f"reach {largest:.4g} and are not standardised: add --set data.standardize=true"
 
 
 def _class_name(federation: Federation, number: int) -> str:

@@ -101,7 +101,7 @@ def default_model(shape: Shape, form: Form = PLAIN) -> str:
     if form.steps or form.padded:
         return "gru"
     if len(shape) != 3:
-        return "mlp"
+        return "tabular" if any(form.codes) and not form.fields else "mlp"
     side = min(shape[1:])
     return "cnn_small" if side < 16 else "fedas_cnn" if side < 64 else "resnet8"
 
@@ -165,9 +165,11 @@ def check_fits(
     steps = [form.steps] if form.steps else []
     if got != [2, *steps, classes]:
         each = f" for each of {form.steps} steps" if steps else ""
+        outputs = got[-1] if isinstance(got, list) and got else 0
+        more = f"; Federation.from_arrays takes classes={outputs}" if outputs > classes else ""
         raise UserError(
             f"{what} gives {got} for 2 samples but the data has {classes} classes{each}:"
-            f" it must give {[2, *steps, classes]}, or a dict with these as 'logits'"
+            f" it must give {[2, *steps, classes]}, or a dict with these as 'logits'{more}"
         )
     check_trains(model, shape, what)
 

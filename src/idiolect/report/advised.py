@@ -11,7 +11,7 @@ from torch import nn
 
 from idiolect.core import files, shown
 from idiolect.core.method import Method
-from idiolect.data import Federation
+from idiolect.data import Federation, findings
 from idiolect.data.build import with_validation
 from idiolect.data.heterogeneity import Heterogeneity, heterogeneity
 from idiolect.errors import UserError
@@ -34,6 +34,7 @@ class Advised:
     heterogeneity: Heterogeneity
     gradient_similarity: dict[str, float]  # mean cosine of two clients' updates, by layer
     left_out: dict[str, str]  # methods that do not fit, and why
+    largest_input: float | None = None  # of a table that should be standardised
 
     @classmethod
     def of(
@@ -42,7 +43,8 @@ class Advised:
         """From the runs of a tournament and the one in which updates were compared."""
         cosines = probe.summary.get("measured", {}).get("gradient_similarity", {})
         alike = {layer: value for layer, value in cosines.items() if value is not None}
-        return cls(Advice(runs), heterogeneity(federation), alike, dict(left_out))
+        large = findings.unscaled(federation)
+        return cls(Advice(runs), heterogeneity(federation), alike, dict(left_out), large)
 
     @property
     def method(self) -> str:
@@ -60,7 +62,10 @@ class Advised:
 
     @cached_property
     def words(self) -> list[str]:
+        large = self.largest_input
+        told = large and f"Inputs {findings.unscaled_told(large)}; these scores say little."
         return [
+            *([told] if told else []),
             advice_words.difference_told(self.heterogeneity),
             advice_words.updates_told(self.gradient_similarity),
             *advice_words.lines(self.advice),

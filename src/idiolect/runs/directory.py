@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idiolect.core import files
+from idiolect.core.text import shortened
 from idiolect.errors import DiskError, UserError
 from idiolect.runs.checkpoint import NOTHING_YET, rounds
 from idiolect.runs.config import Config, digest, read_yaml
@@ -91,7 +92,9 @@ def read_config(out: Path) -> Config:
                 f"{out} was not begun: it was stopped before its first round; give the command "
                 "that started it again"
             )
-        raise UserError(f"{out} is not a run: it has no config.yaml")
+        runs = sorted(one.parent.name for one in out.glob("*/config.yaml"))
+        told = f"it holds runs, name one: {shortened(', '.join(runs), 200)}" if runs else ""
+        raise UserError(f"{out} is not a run: {told or 'it has no config.yaml'}")
     return read_yaml(out / "config.yaml")
 
 

@@ -19,7 +19,8 @@ from idiolect.core import files, tree
 from idiolect.core.form import PLAIN, Form
 from idiolect.core.own_code import is_own
 from idiolect.core.task import metric_named
-from idiolect.core.text import one_line
+from idiolect.core.text import one_line, shortened
+from idiolect.data.own.later_files import input_columns
 from idiolect.runs import onnx_file, predictions, run_files
 from idiolect.runs.config import digest
 from idiolect.runs.trained_run import PersonalModel, TrainedRun
@@ -71,6 +72,7 @@ def describe(
             "divided_by": 255 if fed.x.dtype == torch.uint8 else 1,
             "mean": fed.mean and list(fed.mean),
             "std": fed.std and list(fed.std),
+            "columns": input_columns(fed),
         },
         "model": models.plain(run.network),
         "adapt": run.network.get("adapt"),
@@ -111,9 +113,13 @@ def write(out: Path, model: PersonalModel, card: Card) -> None:
 def _page(card: Card) -> str:
     who, metric, given = card["client"], card["metric"], card["input"]
     scale = " divided by 255" if given["divided_by"] == 255 else ""
-    norm = f", less {given['mean']}, over {given['std']} per channel" if given["mean"] else ""
+    rows = _rows(given)
+    norm = f" minus {given['mean']}, divided by {given['std']} per channel"
+    norm = ", columns as below" if rows else norm if given["mean"] else ""
     told = metric_named(metric["name"]).told(metric["value"])
-    own = f"; this client trained on {who['classes']}" if who["classes"] else f" ({card['task']})"
+    names = card["class_names"] or range(card["classes"])
+    trained = ", ".join(str(names[k]) for k in who["classes"])
+    own = f"; this client trained on {trained}" if trained else f" ({card['task']})"
     named = card["class_names"] if len(card["class_names"]) <= MOST_NAMED else []
     has = "Targets" if card["task"] in ("regression", "multilabel") else "Classes"
     sizes = f"{who['train']} training, {who['validation']} validation, {who['test']} test samples"
@@ -121,7 +127,7 @@ def _page(card: Card) -> str:
         "Client": f"{who['name']} (number {who['id']}): {sizes}",
         metric["name"].capitalize(): f"{told} on {metric['on']} ({metric['samples']})",
         has: f"{', '.join(named) or card['classes']}{own}",
-        "Input": f"{given['dtype']}{scale}{norm}, shape {given['shape']}",
+        "Input": f"{given['dtype']} of shape {given['shape']}{scale}{norm}",
         "Network": f"{_words(card['model'])}; {card['parameters']} parameters",
         "Method": f"{_words(card['method'])}; round {card['round']} of {card['rounds']}",
         "Data": f"{_words(card['data'])}; split {_words(card['split'])}; seed {card['seed']}",
@@ -135,7 +141,7 @@ def _page(card: Card) -> str:
     more = "" if plain else "\nfrom idiolect.core.form import Form"
     return f"""# Personal model of client {one_line(who["name"])}
 
-{about}
+{about}{rows}
 ```python
 import json
 from safetensors.torch import load_file
@@ -145,11 +151,27 @@ card = json.load(open("card.json"))
 module = models.build(card["model"], card["input"]["shape"], card["classes"]{permission})
 module.load_state_dict(load_file("model.safetensors"))
 module.eval()
+logits = module(x)  # x: samples as the line "Input" says
 ```
 """
 
 
+def _rows(given: dict[str, Any]) -> str:
+    """The columns of a table in the order of the input, and how each becomes a number."""
+    columns, mean, std = given["columns"], given["mean"], given["std"]
+    if not columns or given["shape"] != [len(columns)]:
+        return ""
+    lines = ["", "| # | column | number | minus | divided by |", "|--:|---|---|--:|--:|"]
+    for k, one in enumerate(columns):
+        known = one.get("values")
+        coded = known and ", ".join(f"{i} {word}" for i, word in enumerate(known[:MOST_NAMED]))
+        scaled = f"{mean[k]:.6g} | {std[k]:.6g}" if mean and not known else "– | –"
+        cells = [str(k), one["name"], shortened(coded, 300) if coded else "as it is"]
+        lines.append(f"| {' | '.join(one_line(c).replace('|', '/') for c in cells)} | {scaled} |")
+    return "\n".join(lines) + "\n"
+
+
 def _words(section: dict[str, Any]) -> str:
     """`fedas: lr 0.005, epochs 5`."""
-    options = [f"{key} {value}" for key, value in section.items() if key != "name"]
+    options = [f"{k} {v}" for k, v in section.items() if k != "name" and v is not None]
     return ": ".join([str(section.get("name")), *([", ".join(options)] if options else [])])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -135,3 +136,21 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, monkeypatch, words):
     with pytest.raises(UserError) as caught:
         build(MISTAKES[words], {"name": "iid", "clients": 2})
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_all_empty_cells_are_told_at_once(tmp_path: Path, ending):
+    """Words too: an empty label of a CSV file was a class of its own without a name."""
+    rows = "a,word,site,y,unused\n1,b,n,u,\n,c,n,v,\n2,,s,u,\n3,b,s,,\n4,,n,v,x\n"
+    path = tmp_path / f"holes.{ending}"
+    path.write_text(rows)
+    if ending == "parquet":
+        nulls = pa.csv.ConvertOptions(strings_can_be_null=True)
+        pq.write_table(pa.csv.read_csv(path, convert_options=nulls), path)
+    inputs = ["a", "word"]
+    with pytest.raises(UserError) as caught:
+        build({"name": str(path), "label": "y", "client": "site", "input": inputs}, NATURAL)
+    assert str(caught.value).endswith(
+        "empty cells, by column: a (1), word (2), y (1); fill them, or drop the 4 of 5 rows that"
+        " have some"
+    )

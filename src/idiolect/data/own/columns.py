@@ -164,5 +164,8 @@ def pick(wanted: str | None, usual: tuple[str, ...], known: list[str], what: str
         return next((name for name in usual if name in known), None)
     if wanted not in known:
         listed = shortened(", ".join(known), 200)
-        raise UserError(f"{what} has no column '{shortened(wanted, 40)}'; its columns: {listed}")
+        several = "; several are written [a,b]" if "," in wanted else ""
+        raise UserError(
+            f"{what} has no column '{shortened(wanted, 40)}'{several}; its columns: {listed}"
+        )
     return wanted

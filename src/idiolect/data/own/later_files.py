@@ -16,6 +16,17 @@ from idiolect.errors import UserError
 TEST_SHARE = 0.25  # of a newcomer's rows, where no column says which are for testing
 
 
+def input_columns(federation: Federation) -> list[dict[str, Any]]:
+    """Of a run on a table: the input columns in their order, and the words behind the codes of
+    those that hold words or categories."""
+    source = {k: v for k, v in (federation.info.get("source") or {}).items() if k != "where"}
+    if not is_path(source.get("name")):
+        return []
+    read = own_files(source).read()
+    words = {name: {"values": list(known)} for name, known in read.known.items()}
+    return [{"name": name, **words.get(name, {})} for name in read.inputs]
+
+
 @dataclass(frozen=True)
 class LaterRows:
     """Samples of a file; `y` if it has labels, `part` if it says train or test."""

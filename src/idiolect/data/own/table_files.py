@@ -13,7 +13,7 @@ from idiolect.data import decode, layouts
 from idiolect.data.cache import Columns
 from idiolect.data.limits import check_size
 from idiolect.data.own.columns import Known, Read, numbers, pick
-from idiolect.data.own.table_inputs import TableInputs, cells_of, lists
+from idiolect.data.own.table_inputs import TableInputs, cells_of, is_words, lists
 from idiolect.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ def read(files: dict[str, list[Path]], own: "OwnFiles", like: Read | None = None
         pick(own.client, ("client",), known, what),
         pick(own.part, ("part",), known, what),
     )
+    taken = {*labels, client, part}
+    inputs = like.inputs if like else own.columns
+    inputs = inputs or tuple(name for name in known if name not in taken)
+    _refuse_holes(table, [name for name in known if name in {*taken, *inputs}], own, what)
     found: Columns = {"y": _label(table, labels, own, what)} if labels else {}
     if client is not None:
         found["client"] = cells_of(table, client, what)
@@ -86,9 +90,6 @@ def read(files: dict[str, list[Path]], own: "OwnFiles", like: Read | None = None
         found["part"] = cells_of(table, part, what)
     elif set(files) & {"train", "test"}:
         found["part"] = np.repeat(list(named), [len(one) for one in named.values()])
-    taken = {*labels, client, part}
-    inputs = like.inputs if like else own.columns
-    inputs = inputs or tuple(name for name in known if name not in taken)
     if not inputs:
         raise UserError(f"{what} has no input columns besides {', '.join(filter(None, taken))}")
     for name in inputs:
@@ -110,6 +111,27 @@ def _present(own: "OwnFiles", columns: list[str]) -> "OwnFiles":
     client, part = (name if name in columns else None for name in (own.client, own.part))
     label = own.label if {*own.labels} <= {*columns} else None
     return replace(own, client=client, part=part, label=label)
+
+
+def _refuse_holes(table: "pa.Table", used: list[str], own: "OwnFiles", what: str) -> None:
+    """Every column with empty cells in one message. Of words the empty one counts too, which is how
+    a CSV file has them, but an empty text to be cut into tokens is a text."""
+    import pyarrow.compute as pc
+
+    holes, whole = {}, np.ones(len(table), bool)
+    for name in used:
+        empty = table[name].is_null()
+        if is_words(table[name].type) and not (own.tokens or own.task == "next-token"):
+            empty = pc.or_(empty, pc.fill_null(pc.equal(table[name], ""), True))
+        rows = empty.to_numpy()
+        if rows.any():
+            holes[name], whole = int(rows.sum()), whole & ~rows
+    if holes:
+        named = ", ".join(f"{shortened(name, 40)} ({count})" for name, count in holes.items())
+        raise UserError(
+            f"{what}: empty cells, by column: {shortened(named, 300)}; fill them, or drop the"
+            f" {int((~whole).sum())} of {len(table)} rows that have some"
+        )
 
 
 def _label(table: "pa.Table", labels: list[str | None], own: "OwnFiles", what: str) -> np.ndarray:

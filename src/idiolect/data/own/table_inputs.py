@@ -47,7 +47,7 @@ class TableInputs:
         for name in self.categories:
             if name not in names:
                 raise UserError(f"{what}: data.categories names '{name}', which is no input")
-        self.words = [name for name in names if self._is_text(name)]
+        self.words = [name for name in names if is_words(table[name].type)]
         if own.tokens and not self.words:
             raise UserError(f"{what}: data.tokens needs an input column of texts")
 
@@ -149,17 +149,18 @@ class TableInputs:
             decode.encoded(self.table[name], folder, self.what), self.own.size, self.what
         )
 
-    def _is_text(self, name: str) -> bool:
-        import pyarrow as pa
-
-        kind = self.table[name].type
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
     def _cells(self, name: str) -> np.ndarray:
         return cells_of(self.table, name, self.what)
 
     def _column(self, name: str) -> str:
         return f"{self.what}: column {shortened(name, 40)}"
+
+
+def is_words(kind: Any) -> bool:
+    """Whether this is Arrow's type of words."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def cells_of(table: "pa.Table", name: str, what: str) -> np.ndarray:
