@@ -260,3 +260,16 @@ def test_a_finished_run_of_another_schedule_is_not_taken_for_this_one() -> None:
     assert len(other.stderr.strip().splitlines()) == 1
     Path("who.json").unlink()
     assert "who.json" in call(*words).stderr
+
+
+def test_new_runs_are_not_put_beside_runs_on_other_data() -> None:
+    """The settings name the file alone; finished runs are read again without it."""
+    rows = [f"{k / 10},{k % 2},s{k % 2}" for k in range(24)]
+    Path("t.csv").write_text("\n".join(["a,label,client", *rows]))
+    words = ["--data", "t.csv", "--rounds", "1", "--out", "c"]
+    assert call("compare", "local", "fedavg", *words).exit_code == 0
+    Path("t.csv").write_text("\n".join(["a,label,client", *reversed(rows)]))
+    assert call("compare", "local", "fedavg", *words).exit_code == 0
+    more = call("compare", "local", "fedavg", "fedprox", *words)
+    assert more.exit_code == 2 and "t.csv changed since the run started (c/local-" in more.stderr
+    assert len(more.stderr.strip().splitlines()) == 1 and not Path("c/fedprox-seed0").exists()

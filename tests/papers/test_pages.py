@@ -7,6 +7,8 @@ import pytest
 
 from idiolect.papers import pages, recipe
 from idiolect.papers.campaign import Campaign
+from idiolect.papers.results import Results
+from tests.papers.tiny import tiny
 
 ROOT = Path(__file__).parents[2]
 IN_A_CHECKOUT = pytest.mark.skipif(not (ROOT / "docs/papers").is_dir(), reason="not in a checkout")
@@ -31,6 +33,13 @@ def test_pages_are_up_to_date_and_give_every_claim_a_verdict(
             [line] = [x for x in lines if x.startswith(f"| {claim.says} ")][:1]
             shrunk = line == f"| {claim.says} |"  # under a heading that says so
             assert shrunk or "hold" in line or "not enough evidence" in line
+
+
+def test_a_printed_number_is_counted_once() -> None:
+    columns = [{"id": "even"}, {"id": "tested-otherwise", "extra": True}]
+    made = tiny(columns=columns, rows=[{"id": "fedavg", "method": "fedavg"}], claims=[], quick={},
+                paper_values={"fedavg": {"even": 1, "tested-otherwise": 1}})  # fmt: skip
+    assert pages.Section(Results(Path("r"), made)).printed() == (1, 0, 0)
 
 
 @IN_A_CHECKOUT

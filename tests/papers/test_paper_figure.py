@@ -163,3 +163,6 @@ def test_files_and_the_word_quick() -> None:
     assert axis.get_ylabel() == "accuracy (%)" and axis.get_xlabel() == "round"
     before = [file.read_bytes() for file in files]
     assert [file.read_bytes() for file in paper_figure.write(results)] == before
+    (results.folder / "runs.jsonl").write_text("")  # as if of an earlier revision
+    later = Results(Path("r"), results.recipe, quick=True)
+    assert not paper_figure.write(later) and not any(file.exists() for file in files)

@@ -111,7 +111,7 @@ def compare(
         methods, chosen, runs, config, flags, sets, varied, as_published, allowed
     )
     build = builder(plan[0].config, allowed, config)
-    comparison.check_methods(plan, allowed)
+    comparison.check(plan, allowed)
     tell_left_out(config, {item.config["method"]["name"]: item.left_out for item in plan})
     if not as_published and not as_json and (apart := keeps_its_own([whole(n) for n in methods])):
         kept = "no local SGD, own settings kept; see samples and steps"

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -62,23 +63,24 @@ class RecipePart(Evidence):
         if self.found.waiting:
             names = dict.fromkeys(cell.label for cell in self.found.waiting)
             lines.append(f"{WAITING}, {len(self.found.waiting)} cells: {', '.join(names)}")
-        for reason in dict.fromkeys(reason for _, reason in self.found.no_data):
-            count = sum(one == reason for _, one in self.found.no_data)
+        for reason, count in Counter(reason for _, reason in self.found.no_data).items():
             lines.append(f"no data for {count} runs: {reason}")
-        for reason in dict.fromkeys(cell.broken for cell in self.found.broken):
-            count = sum(cell.broken == reason for cell in self.found.broken)
+        for reason, count in Counter(cell.broken for cell in self.found.broken).items():
             lines.append(f"cannot be run, {count} cells: {reason}")
         return lines
 
     def counts(self) -> dict[str, Any]:
-        answers = [verdict.answer for verdict in self.verdicts]
+        found, answers = self.found, [verdict.answer for verdict in self.verdicts]
+        by_state = {
+            "done": len(found.done),
+            "missing": sum(len(job.cells) for job in found.jobs) + len(found.waiting),
+            "no data": len(found.no_data),
+            "cannot run": len(found.broken),
+        }
         return {
             "recipe": self.recipe.name,
-            "cells": len(self.found.done) + self.lacking + self.without_data + self.broken,
-            "done": len(self.found.done),
-            "missing": self.lacking,
-            "no data": self.without_data,
-            "cannot run": self.broken,
+            "cells": sum(by_state.values()),
+            **by_state,
             "claims": len(answers),
             "hold": answers.count("holds"),
             "do not hold": answers.count("does not hold"),
@@ -92,18 +94,6 @@ class RecipePart(Evidence):
         told = self.results.states()
         return any(told.get(place) != "no data" for place in places)
 
-    @property
-    def lacking(self) -> int:
-        return sum(len(job.cells) for job in self.found.jobs) + len(self.found.waiting)
-
-    @property
-    def without_data(self) -> int:
-        return len(self.found.no_data)
-
-    @property
-    def broken(self) -> int:
-        return len(self.found.broken)
-
     def write(self, note: Callable[[str], None]) -> None:
         """Table, verdicts, cells and figure into the folder of results."""
         folder = self.results.folder
@@ -113,8 +103,7 @@ class RecipePart(Evidence):
             for form, ending in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
                 files.write_text(folder / f"table.{ending}", self.rendered(form))
             files.write_text(folder / "verdicts.json", _as_json(self.verdicts))
-            if self.tuned:
-                files.write_json(folder / "tuning.json", tuned_rows.as_json(self.tuned))
+            self.results.write_or_remove("tuning.json", tuned_rows.as_json(self.tuned))
             if self.recipe.kind == "figure":
                 try:
                     paper_figure.write(self.results)

@@ -54,8 +54,14 @@ class Section(Evidence):
         return sum("against it so far" in reason for reason in told)
 
     def printed(self) -> tuple[int, int, int]:
-        """Numbers that the paper prints, those of them with ours beside, those without data."""
-        places = {(row, column) for row, own in self.recipe.paper_values.items() for column in own}
+        """Numbers that the paper prints, those of them with ours beside, those without data. Extra
+        rows and columns have a printed number a second time."""
+        places = {
+            (row, column)
+            for row, own in self.recipe.paper_values.items()
+            for column in own
+            if not self.recipe.row(row).extra and not self.recipe.column(column).extra
+        }
         states = self.results.states()
         lacking = {place for place in places if states.get(place) == "no data"}
         found = {(r, c) for r, c, m in self.values if m == self.recipe.metric_of(r, c)}
@@ -196,7 +202,7 @@ def main(results: Path, docs: Path) -> None:
             fresh = {part.recipe.name: part for part in taken}
             whole = [fresh.get(part.recipe.name, part) for part in whole]
         for part in whole:
-            if part.results.records:
+            if (part.results.folder / "runs.jsonl").exists():  # also if none of them counts now
                 part.write(print)
     docs.mkdir(parents=True, exist_ok=True)
     for name, text in render(results, docs).items():

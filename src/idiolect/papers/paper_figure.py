@@ -45,21 +45,21 @@ NAMES = {
 
 
 def write(results: Results) -> list[Path]:
-    """figure.pdf, .svg and .png in the folder of results; nothing if nothing was run."""
-    shown = panels(results)
+    """figure.pdf, .svg and .png in the folder of results; none of them if nothing was run, or if
+    what they were drawn from does not count any more."""
+    shown, paths = panels(results), [results.folder / f"figure.{ending}" for ending in FORMATS]
     if not shown:
+        for path in paths:
+            path.unlink(missing_ok=True)
         return []
     figure = draw(results, shown)
     import matplotlib  # draw() says what to do where it is missing
 
-    written = []
-    for ending in FORMATS:
-        path = results.folder / f"figure.{ending}"
+    for path, ending in zip(paths, FORMATS, strict=True):
         about = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
         with files.replacing(path) as draft, matplotlib.rc_context(STYLE):
             figure.savefig(draft, format=ending, metadata=about[ending], bbox_inches="tight")
-        written.append(path)
-    return written
+    return paths
 
 
 def draw(results: Results, shown: Sequence[Panel]) -> Any:

@@ -105,7 +105,8 @@ class Results:
                     round_series.write(self.series_file(made[key]), moments)
             self._put(list(made.values()))
             names = {cell.name for cell in cells}
-            self._write_failures({k: v for k, v in self.failures().items() if k not in names})
+            left = {name: why for name, why in self.failures().items() if name not in names}
+            self.write_or_remove("failed.json", left)
 
     def borrow(self, cell: Cell, others: Sequence["Results"]) -> bool:
         """Copy the record of the same run from another recipe, if one has it."""
@@ -129,7 +130,8 @@ class Results:
 
     def fail(self, cell: Cell, reason: str) -> None:
         with self.locked():
-            self._write_failures({**self.failures(), cell.name: HOME.sub("", reason)})
+            failures = {**self.failures(), cell.name: HOME.sub("", reason)}
+            self.write_or_remove("failed.json", failures)
 
     def failures(self) -> dict[str, str]:
         """Why cells could not be run when that was last tried."""
@@ -160,11 +162,18 @@ class Results:
             one = told.setdefault(name, {"how": _elsewhere(reason), "cells": []})
             place = f"{cell.row}/{cell.column}"
             one["cells"] += [place] if place not in one["cells"] else []
-        self._write_or_remove("no_data.json", told)
+        self.write_or_remove("no_data.json", told)
 
     def _no_data(self) -> dict[str, Any]:
         path = self.folder / "no_data.json"
         return {name: checked(told, LACKING, path, name) for name, told in read_json(path).items()}
+
+    def write_or_remove(self, name: str, told: Mapping[str, Any]) -> None:
+        """To be called with the results locked; a file that would say nothing is not there."""
+        if told:
+            files.write_json(self.folder / name, dict(told))
+        else:
+            (self.folder / name).unlink(missing_ok=True)
 
     def series(self, cell: Cell) -> dict[str, list[Moment]]:
         record = self.of(cell)
@@ -206,15 +215,6 @@ class Results:
         self._keep(kept)
         lines = [json.dumps(vars(one), allow_nan=False) for one in kept]
         files.write_text(self.folder / "runs.jsonl", "".join(f"{line}\n" for line in lines))
-
-    def _write_failures(self, failures: Mapping[str, str]) -> None:
-        self._write_or_remove("failed.json", failures)
-
-    def _write_or_remove(self, name: str, told: Mapping[str, Any]) -> None:
-        if told:
-            files.write_json(self.folder / name, dict(told))
-        else:
-            (self.folder / name).unlink(missing_ok=True)
 
     def _read(self) -> list[Record]:
         check_files(self.folder)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from idiolect import methods as registry
@@ -130,8 +131,9 @@ def _earlier(plan: Sequence[Plan]) -> dict[str, str]:
     return revision.earlier([item.config for item in plan], [item.out for item in plan])
 
 
-def check_methods(plan: Sequence[Plan], allow_code: Collection[str] = ()) -> None:
-    """Say before the first run which method cannot do what the data asks for."""
+def check(plan: Sequence[Plan], allow_code: Collection[str] = ()) -> None:
+    """Say before the first run which method cannot do what the data asks for, and which finished
+    runs were on other data than the new ones would be."""
     ranks = Ranks.current()
     again = ranks.agree(_earlier, plan)
     states = [ranks.agree(_state, item) for item in plan]
@@ -141,10 +143,15 @@ def check_methods(plan: Sequence[Plan], allow_code: Collection[str] = ()) -> Non
     ]  # fmt: skip
     if not todo:
         return  # the data may be elsewhere by now
-    task = load_federation(todo[0].config, allow_code).task
+    first = todo[0].config
+    federation = load_federation(first, allow_code)
     for item in todo:
         method = registry.build(item.config["method"], allow_code)
-        check_method(method, task, item.config["loss"])
+        check_method(method, federation.task, item.config["loss"])
+    for item in plan:
+        beside = all(item.config[key] == first[key] for key in ("data", "split", "seed"))
+        if beside and item not in todo:
+            check_inputs(item.out, item.config, SimpleNamespace(federation=federation))
 
 
 def parse_seeds(text: str) -> list[int]:
