@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from idiolect.conformance import laws
 from idiolect.conformance.problem import Subject
@@ -99,3 +100,11 @@ def test_a_sound_method_holds_all(file: Path) -> None:
     found = list(laws.check(Subject(own, [own])))
     assert [one.law for one in found] == list(laws.LAWS)
     assert [one.reason for one in found if not one.holds] == []
+
+
+def test_what_is_no_number_is_not_zero() -> None:
+    """Nor is another type or shape of the same numbers the same bits."""
+    nan, zero = torch.tensor([torch.nan, 1.0]), torch.tensor([0.0, 1.0])
+    assert laws._other_bits({"a": nan}, {"a": nan.clone()}) == ""
+    for other in (zero, nan.double(), nan[:1], nan[None]):
+        assert laws._other_bits({"a": nan}, {"a": other}) == "a"

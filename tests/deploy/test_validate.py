@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from idiolect.core.form import Form
 from idiolect.deploy import validate
 
 
@@ -35,6 +36,10 @@ def test_hello_must_make_sense(change: dict[str, object], words: str) -> None:
         "name": "ward",
         "labels": "",
         "fresh": True,
+        "task": "classification",
+        "metric": "accuracy",
+        "better": "higher",
+        "form": Form().as_plain(),
     }
     assert validate.wrong_hello(good, 3) is None
     reason = validate.wrong_hello(good | change, 3)

@@ -119,6 +119,75 @@ class Block(nn.Module):
         return self.top(self.scale * self.inner(x))
 
 
+class HiddenHead(nn.Module):
+    """A layer is called `head`, and something comes after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 3), nn.Linear(3, 3)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.inner(x).relu()) * self.scale
+        return out
+
+
+class Skipped(HiddenHead):
+    """… or beside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.inner(x).relu()) + self.inner(x)
+        return out
+
+
+class Twice(HiddenHead):
+    """… or it is part of the body, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.head(self.inner(x).relu()).relu())
+        return out
+
+
+@pytest.mark.parametrize("kind", [HiddenHead, Skipped, Twice])
+def test_a_layer_called_head_that_is_not_last_is_no_head_to_compute_with(
+    kind: type[nn.Module],
+) -> None:
+    """It can be personal. What a method computes by body and head was another model."""
+    model = kind()
+    check_fits(model, (4,), 3)
+    net = Net(model)
+    assert net.head == ("head.weight", "head.bias")
+    params = {n: v.detach() for n, v in model.named_parameters()}
+    for call in (net.features, net.classify):
+        with pytest.raises(UserError, match="not what its layer 'head' makes alone"):
+            call(params, torch.randn(2, 4))
+
+
+class TwoNames(nn.Module):
+    """The head has another name, which comes first, and is called by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.head = self.out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(input=self.inner(x).relu())
+        return out
+
+
+def test_a_head_with_two_names_has_leaves() -> None:
+    """FedPer kept nothing and was FedAvg."""
+    model = TwoNames()
+    check_fits(model, (4,), 3)
+    net = Net(model)
+    assert net.head == ("out.weight", "out.bias")
+    params = {n: v.detach() for n, v in model.named_parameters()}
+    x = torch.randn(2, 4)
+    logits = net.classify(params, net.features(params, x))
+    torch.testing.assert_close(logits, model(x).detach())
+
+
 @pytest.mark.parametrize("kind", [InPlace, Frozen])
 def test_the_layer_is_found_whatever_surrounds_it(kind: type[nn.Module]) -> None:
     model = kind()

@@ -52,6 +52,21 @@ LAYER = "        super().__init__()\n        self.head = nn.Linear(64, classes)\
             "        return self.head(x.flatten(1).half())\n",
             "cannot be trained",
         ),
+        (
+            OPENING + LAYER + "        self.register_buffer('seen', torch.zeros(1).long())\n"
+            "    def forward(self, x):\n"
+            "        self.seen += int(self.training)\n"
+            "        return self.head(x.flatten(1)) / (1 + self.seen)\n",
+            "changes its buffer 'seen' in training, and all clients would share it",
+        ),
+        (
+            "import warnings\n" + OPENING + LAYER + "        with warnings.catch_warnings():\n"
+            "            warnings.simplefilter('ignore')\n"
+            "            nn.utils.weight_norm(self.head)\n"
+            "    def forward(self, x):\n"
+            "        return self.head(x.flatten(1))\n",
+            "take those of torch.nn.utils.parametrizations",
+        ),
     ],
 )
 def test_own_files_that_cannot_be_used(

@@ -160,11 +160,12 @@ class Net:
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
         """The input of the head; needs only the body's leaves."""
+        self._check_last()
 
-        def stop(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            raise _ReachedHead(inputs[0])
+        def stop(_: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+            raise _ReachedHead((*inputs, *named.values())[0])
 
-        hook = self._head.register_forward_pre_hook(stop)
+        hook = self._head.register_forward_pre_hook(stop, with_kwargs=True)
         try:
             self._computed(self.module, self._rounded(tree.drop(params, self.head)), x)
         except _ReachedHead as reached:
@@ -176,11 +177,17 @@ class Net:
 
     def classify(self, params: Tree, h: Tensor) -> Tensor:
         """Logits from features; needs only the head's leaves, and those it is tied to."""
+        self._check_last()
         cut = len(self._prefix)
         tied = {n: first for n, first in self.aliases.items() if n.startswith(self._prefix)}
         leaves = {n: n for n in self.head} | {n: t for n, t in tied.items() if t in self.names}
         params = self._rounded({t: params[t] for t in leaves.values()})
         return self._computed(self._head, {n[cut:]: params[t] for n, t in leaves.items()}, h)
+
+    def _check_last(self) -> None:
+        """Body and head, one after the other, must compute what the model does."""
+        if self._doubt:
+            raise UserError(f"{self._doubt}; {NAME_IT}")
 
     def part(self, spec: str) -> tuple[str, ...]:
         """Names chosen by `spec`: head, body, norm, none, all, or name patterns like 'body.0.*'."""
@@ -290,17 +297,26 @@ def _personal_share(spec: str) -> float:
 
 def find_head(module: nn.Module) -> tuple[tuple[str, nn.Module] | None, str]:
     """Name and layer: the one the user named, the one called `head`, the one that was seen to make
-    the logits, or, in a module nobody looked at yet, the last linear layer. Without one: why."""
+    the logits, or, in a module nobody looked at yet, the last linear layer. Without one, or where
+    the one called `head` was seen not to make the logits: why."""
     if isinstance(given := getattr(module, HEAD_GIVEN, None), str):
         return (given, module.get_submodule(given)), ""
-    if isinstance(getattr(module, "head", None), nn.Module):
-        return ("head", module.head), ""  # type: ignore[return-value]
+    doubt = getattr(module, HEAD_DOUBT, "")
+    if called := layer_called_head(module):
+        return (called, module.get_submodule(called)), doubt
     if isinstance(seen := getattr(module, HEAD_MARK, None), str):
         return (seen, module.get_submodule(seen)), ""
-    if isinstance(doubt := getattr(module, HEAD_DOUBT, None), str):
+    if doubt:
         return None, doubt
     linear = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.Linear)]
     return (linear[-1], "") if linear else (None, NO_HEAD)
+
+
+def layer_called_head(module: nn.Module) -> str:
+    """The first name of the layer that a module calls `head`, under which its leaves are known: it
+    may have another besides. "" if there is none."""
+    head = getattr(module, "head", None)
+    return next((n for n, m in module.named_modules() if n and m is head), "")
 
 
 def logits_of(out: Any) -> Tensor:

@@ -22,7 +22,6 @@ class Pool:
     classes: int  # without classes: targets of a sample
     group: NDArray[np.int64] | None = None  # [M], index into group_names: writer, alphabet
     group_names: tuple[str, ...] = ()
-    drawer: NDArray[np.int64] | None = None  # [M], who drew it (Omniglot)
     drawing: NDArray[np.int64] | None = None  # [M], equal for rotations of one drawing
     where: str = ""  # the files it was read from
     mean: tuple[float, ...] | None = None  # per channel, after the division by 255

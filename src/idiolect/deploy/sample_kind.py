@@ -58,10 +58,9 @@ class SampleKind:
 
     @classmethod
     def read(cls, hello: Mapping[str, Any]) -> "SampleKind":
-        """From a hello in which nothing is wrong; older sites say nothing of their task."""
-        rest = {key: hello[key] for key in ("task", "metric", "better") if key in hello}
-        form = Form.read(hello["form"]) if "form" in hello else PLAIN
-        return cls(tuple(hello["shape"]), hello["classes"], hello["labels"], **rest, form=form)
+        """From a hello in which nothing is wrong."""
+        plain = {key: hello[key] for key in ("classes", "labels", "task", "metric", "better")}
+        return cls(tuple(hello["shape"]), **plain, form=Form.read(hello["form"]))
 
     def told(self) -> dict[str, Any]:
         """For a hello."""
@@ -108,7 +107,7 @@ class SampleKind:
 
 def wrong(hello: Mapping[str, Any]) -> str | None:
     """What is wrong with the task, the metric or the form of a hello."""
-    task, metric = hello.get("task", "classification"), hello.get("metric", "accuracy")
+    task, metric, form = hello.get("task"), hello.get("metric"), hello.get("form")
     if not isinstance(task, str) or task not in METRICS:
         return f"task {task!r:.40} is not known"
     if not isinstance(metric, str) or len(metric) > 64 or not metric.isidentifier():
@@ -117,9 +116,8 @@ def wrong(hello: Mapping[str, Any]) -> str | None:
         return f"metric {metric} has the name of another column"
     if is_ours(metric) and metric not in METRICS[task]:
         return f"metric {metric} is not for {task}"
-    if hello.get("better", "higher") not in ("higher", "lower"):
+    if hello.get("better") not in ("higher", "lower"):
         return "better is neither higher nor lower"
-    form = hello.get("form", PLAIN.as_plain())
     if not isinstance(form, dict) or set(form) != set(PLAIN.as_plain()):
         return "the form of its samples is incomplete"
     if type(form["steps"]) is int and form["steps"] * hello["classes"] > MAX_OUTPUTS:

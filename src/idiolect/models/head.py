@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from idiolect.core.net import HEAD_DOUBT, HEAD_GIVEN, HEAD_MARK, NO_HEAD
+from idiolect.core.net import HEAD_DOUBT, HEAD_GIVEN, HEAD_MARK, NO_HEAD, layer_called_head
 from idiolect.errors import UserError, did_you_mean
 
 
@@ -26,7 +26,8 @@ def name_head(model: nn.Module, pattern: str) -> None:
 
 
 class HeadWatch:
-    """Watches one forward pass of a model, and marks the layer its output comes from.
+    """Watches one forward pass of a model, and marks the layer its output comes from. Where a layer
+    is called `head`, or the user named one, only that is watched.
 
     What a linear layer returns is cut off from what made it, so a gradient of the model's output
     reaches just the layers after which no other linear layer comes."""
@@ -34,12 +35,14 @@ class HeadWatch:
     def __init__(self, model: nn.Module):
         self.model = model
         self.given: str | None = getattr(model, HEAD_GIVEN, None)
+        self.called = layer_called_head(model)
         self.made: list[tuple[str, Tensor, Tensor]] = []  # name, leaf and output, by call
         self.hooks: list[RemovableHandle] = []
 
     def __enter__(self) -> "HeadWatch":
+        only = self.given or self.called
         for name, layer in self.model.named_modules():
-            if name == self.given if self.given else isinstance(layer, nn.Linear):
+            if name == only if only else isinstance(layer, nn.Linear):
                 self.hooks.append(layer.register_forward_hook(self._note(name)))
         return self
 
@@ -64,14 +67,18 @@ class HeadWatch:
             if hasattr(self.model, mark):
                 delattr(self.model, mark)
         last = self._last(out)
+        sure = len(last) == 1 and self._calls(last[0]) == 1 and self._is_output(last[0], out)
         if self.given is not None:
-            if not (len(last) == 1 and self._is_output(last[0], out)):
+            if not sure:
                 raise UserError(
                     f"model.head={self.given}: the model's output is not what this layer makes; "
                     "name the layer, or the block, that computes last"
                 )
-        elif len(last) == 1 and self._is_output(last[0], out):
+        elif sure:
             setattr(self.model, HEAD_MARK, last[0][0])
+        elif self.called:
+            doubt = "the model's output is not what its layer 'head' makes alone"
+            setattr(self.model, HEAD_DOUBT, doubt)
         elif not last:
             setattr(self.model, HEAD_DOUBT, NO_HEAD)
         else:
@@ -87,6 +94,10 @@ class HeadWatch:
         leaves = [leaf for _, leaf, _ in self.made]
         grads = torch.autograd.grad(out.sum(), leaves, retain_graph=True, allow_unused=True)
         return [one for one, grad in zip(self.made, grads, strict=True) if grad is not None]
+
+    def _calls(self, call: tuple[str, Tensor, Tensor]) -> int:
+        """How often the layer was called: what is called twice is part of the body, too."""
+        return sum(name == call[0] for name, *_ in self.made)
 
     def _is_output(self, call: tuple[str, Tensor, Tensor], out: Tensor) -> bool:
         """Whether the layer's output is the model's, or nothing but a factor or a softmax comes

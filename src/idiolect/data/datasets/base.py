@@ -120,7 +120,6 @@ class Dataset(Named):
             classes=self.n_classes,
             group=columns.get("group"),
             group_names=tuple(str(n) for n in columns.get("group_names", ())),
-            drawer=columns.get("drawer"),
             drawing=columns.get("drawing"),
             where=str(found.where),
             mean=mean_std[0] if mean_std else None,
@@ -178,7 +177,7 @@ class Dataset(Named):
     def _check(self, columns: Columns, found: Found) -> None:
         x, y = columns["x"], columns["y"]
         self._check_rows(columns, found)
-        for key in ("x", "part", "group", "drawer"):
+        for key in ("x", "part", "group"):
             if key in columns and len(columns[key]) != len(y):
                 raise UserError(
                     f"{self.name} in {found.where} has {len(columns[key])} rows of {key} for"

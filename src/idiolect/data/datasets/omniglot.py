@@ -49,7 +49,7 @@ class Omniglot(Dataset):
         out = {
             key: np.tile(value, turns)
             for key, value in columns.items()
-            if key in ("y", "part", "group", "drawer")
+            if key in ("y", "part", "group")
         }
         out["drawing"] = np.tile(np.arange(len(x)), turns)
         if turns > 1:
@@ -58,7 +58,7 @@ class Omniglot(Dataset):
 
 
 def npz_file(folder: Path) -> Found | None:
-    """omniglot.npz with pages as bits or 28x28 drawings (ink bright), class, alphabet, drawer."""
+    """omniglot.npz with pages as bits or 28x28 drawings (ink bright), class, alphabet."""
     for file in (folder / "omniglot.npz", folder.parent / "omniglot.npz"):
         if file.is_file():
             return Found(file, (file,), partial(_read_npz_file, file))
@@ -66,7 +66,7 @@ def npz_file(folder: Path) -> Found | None:
 
 
 def _read_npz_file(file: Path) -> Columns:
-    names = ("class_id", "alphabet_id", "alphabet_names", "drawer_id")
+    names = ("class_id", "alphabet_id", "alphabet_names")
     data = read_npz(file, (*names, "images28", "images105_packed"))
     pages = data.get("images105_packed")
     for name in names if pages is not None else ("images28", *names):
@@ -82,7 +82,6 @@ def _read_npz_file(file: Path) -> Columns:
         "part": np.full(len(y), TRAIN, np.uint8),
         "group": alphabets,
         "group_names": data["alphabet_names"],
-        "drawer": whole(data["drawer_id"], f"{file}: drawer_id"),
     }
 
 
@@ -145,5 +144,4 @@ def _read_image_folders(alphabets: list[Path]) -> Columns:
         "part": np.full(len(rows), TRAIN, np.uint8),
         "group": np.array([i for i, _, _ in rows]),
         "group_names": np.array([a.name for a in alphabets]),
-        "drawer": np.array([int(f.stem.split("_")[1]) for f in files]),
     }
