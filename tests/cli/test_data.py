@@ -41,7 +41,7 @@ def test_inspect_finds_small_sites_one_class_and_large_inputs(tmp_path: Path) ->
     assert "standardize" not in shown
     same = ["--set", "data.label=size", "--task", "regression", "--set", "data.input=word"]
     shown = call("data", "inspect", tmp_path / "t.csv", *same).stdout
-    assert "small 1" in shown and "standardize" not in shown
+    assert "small 1" in shown and "standardize" not in shown and "targets reach 59" in shown
 
 
 def test_several_columns_in_the_wrong_form_get_the_right_one(tmp_path: Path) -> None:

@@ -58,6 +58,22 @@ def test_the_verdict_tells_equal_methods_and_whom_the_best_one_harms(tmp_path: P
     assert "≈" in row
 
 
+def test_a_method_that_diverged_is_not_the_best(tmp_path: Path) -> None:
+    for name, lift in (("local", 0.0), ("fedavg", -0.1), ("fedper", 0.1)):
+        method(tmp_path, name, lift)
+    for name in ("fedper", "local", "fedavg"):
+        for file in tmp_path.glob(f"{name}-*/summary.json"):
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"diverged": True}))
+        found = report.find([tmp_path])
+        sets = run_groups.groups(found)
+        told = verdict.verdict(sets, found)
+        if name == "fedper":
+            assert told.startswith("local is best: ") and "above fedavg, the next" in told
+            assert told.endswith("Diverged, and not compared: fedper.")
+            assert significance.standings(sets) == {"local": "best", "fedavg": "worse"}
+    assert told.startswith("Diverged: ") and "--set method.lr=" in told
+
+
 def test_few_pairs_are_no_evidence() -> None:
     assert significance._p(np.full(5, 0.5)) is None
     assert significance._p(np.zeros(20)) == 1.0

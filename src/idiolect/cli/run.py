@@ -47,14 +47,12 @@ def run(
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
-    from idiolect.runs.fair_work import left_out
     from idiolect.runs.live_line import LiveLine
 
     flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
     resolved = settings.resolve(config, flags, sets, allowed)
-    said = {} if config is None else settings.read_yaml(config)
-    tell_left_out(config, {method: left_out(resolved["method"]["name"], said, sets, resolved)})
+    tell_left_out_for(method, config, sets, resolved)
     build = builder(resolved, allowed, config)
     place = out or unused(Path("runs") / _run_name(resolved))
     beside = page_beside(place) if ui and Ranks.current().first else nullcontext()
@@ -119,6 +117,17 @@ def tell_left_out(file: Path | None, left_out: Mapping[str, Sequence[str]]) -> N
         "with --set method.KEY=…)",
         file=sys.stderr,
     )
+
+
+def tell_left_out_for(
+    method: str, file: Path | None, sets: Sequence[str], made: dict[str, Any]
+) -> None:
+    """The same for the one method of a run."""
+    from idiolect.runs.config import read_yaml
+    from idiolect.runs.fair_work import left_out
+
+    said = {} if file is None else read_yaml(file)
+    tell_left_out(file, {method: left_out(made["method"]["name"], said, sets, made)})
 
 
 def unused(path: Path) -> Path:

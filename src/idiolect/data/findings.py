@@ -12,7 +12,7 @@ from idiolect.data.own.own_files import TABLES
 
 FEW = 8  # clients or classes that a line names
 FEW_TESTS = 10  # below so many test samples one moves a client's accuracy by more than ten points
-LARGE_INPUT = 10  # inputs beyond this make steps that no usual learning rate suits
+LARGE = 10  # inputs and targets beyond this make steps that no usual learning rate suits
 
 
 def findings(federation: Federation) -> dict[str, Any]:
@@ -38,11 +38,18 @@ def findings(federation: Federation) -> dict[str, Any]:
         lines.append(f"fewer than {FEW_TESTS} test samples, so that each weighs much: {named}")
     if large:
         lines.append(f"inputs {unscaled_told(large)}")
+    reach = float(federation.y.abs().max()) if federation.task.name == "regression" else 0.0
+    if reach > LARGE:
+        lines.append(
+            f"targets reach {reach:.4g}, which makes large errors and steps: write the label in a"
+            " larger unit"
+        )
     found = {
         "leaks": leaks,
         "leaks_of_own": own_leaks,
         "few_test_samples": few,
         "largest_input": large,
+        "largest_target": reach or None,
     }
     if not federation.task.has_classes:
         return {**found, "lines": lines}
@@ -115,7 +122,7 @@ def unscaled(federation: Federation) -> float | None:
     if federation.form.padded or federation.form.fields or not quantities:
         return None
     largest = float(federation.x[_used(federation)][:, quantities].abs().max())
-    return largest if largest > LARGE_INPUT else None
+    return largest if largest > LARGE else None
 
 
 def unscaled_told(largest: float) -> str:

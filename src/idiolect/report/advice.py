@@ -49,6 +49,10 @@ class Advice:
         best = best_group(self.groups)
         if best is None or best.accuracy is None:
             raise UserError("no method has a score on validation samples; lower method.lr")
+        if best.diverged:
+            raise UserError(
+                "every method diverged; lower method.lr, or bring inputs and targets near 1"
+            )
         self.best, self.value = best, best.accuracy
         self.against = comparisons(self.groups)
         self.chosen = min([best, *self.alike], key=lambda one: self.cost(one).order)

@@ -47,6 +47,10 @@ class Group:
         return metrics.metric_of(self.runs[0].table)
 
     @property
+    def diverged(self) -> bool:
+        return any(run.summary["diverged"] for run in self.runs)
+
+    @property
     def goodness(self) -> float:
         """By which groups are ranked, the larger the better."""
         return -np.inf if self.accuracy is None else self.metric.sign * self.accuracy

@@ -17,6 +17,8 @@ BOLD = (
 )
 NOTHING_BOLD = f"nothing is bold: a test needs {FEWEST_PAIRS} pairs of a client and a seed"
 
+SMALLER = "Lower the learning rate (--set method.lr=...), or bring inputs and targets near 1"
+
 
 @dataclass(frozen=True)
 class AgainstBest:
@@ -34,18 +36,21 @@ class AgainstBest:
 
 
 def best_group(groups: Sequence[Group]) -> Group | None:
+    """One that diverged is best only where all did."""
     known = [group for group in groups if group.accuracy is not None]
-    return max(known, key=lambda group: group.goodness, default=None)
+    sound = [group for group in known if not group.diverged]
+    return max(sound or known, key=lambda group: group.goodness, default=None)
 
 
 def comparisons(groups: Sequence[Group]) -> dict[str, AgainstBest]:
-    """Every other method against the best one, by label."""
+    """Every other method that did not diverge against the best one, by label."""
     best = best_group(groups)
     if best is None:
         return {}
     raw: dict[str, tuple[float, int, float | None]] = {}
     for group in groups:
-        differences = _differences(best, group) if group is not best else np.zeros(0)
+        other = group is not best and not group.diverged
+        differences = _differences(best, group) if other else np.zeros(0)
         if len(differences):
             raw[group.label] = (float(differences.mean()), len(differences), _p(differences))
     corrected = _holm({label: p for label, (_, _, p) in raw.items() if p is not None})

@@ -94,7 +94,7 @@ def _row(group: Group, found: Sequence[Run]) -> Row:
         "seeds": [run.seed for run in group.runs],
         "finished": all(run.finished for run in group.runs),
         "rounds": min(run.summary["rounds"] for run in group.runs),
-        "diverged": any(run.summary["diverged"] for run in group.runs),
+        "diverged": group.diverged,
         "accuracy": mean_of_known(accuracies),
         "accuracy_std": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
         "protocol": mean_of_known(quoted),

@@ -6,7 +6,7 @@ import numpy as np
 
 from idiolect.report.load import Run
 from idiolect.report.run_groups import Group
-from idiolect.report.significance import TEST, AgainstBest, best_group, comparisons
+from idiolect.report.significance import SMALLER, TEST, AgainstBest, best_group, comparisons
 from idiolect.report.tables import score
 
 NAMED = 5  # harmed clients and equal methods that are told by name
@@ -16,6 +16,8 @@ def verdict(groups: Sequence[Group], found: Sequence[Run]) -> str:
     best = best_group(groups)
     if best is None or best.accuracy is None:
         return "Nothing was measured yet."
+    if best.diverged:
+        return f"Diverged: {_listed([one.label for one in groups])}. {SMALLER}."
     unit = " %" if best.metric.share else ""
     told = f"{score(best.accuracy, best.metric.share)}{unit} mean {best.metric.name} over clients"
     first = f"{best.label} reaches {told}"
@@ -23,7 +25,9 @@ def verdict(groups: Sequence[Group], found: Sequence[Run]) -> str:
     if len(groups) > 1:
         first = f"{best.label} is best: {told}"
         first += _how_sure(best, others)
-    return f"{first}. {_harmed(best, groups, found)}"
+    lost = [one.label for one in groups if one.diverged]
+    left_out = f" Diverged, and not compared: {_listed(lost)}." if lost else ""
+    return f"{first}. {_harmed(best, groups, found)}{left_out}"
 
 
 def _how_sure(best: Group, others: Mapping[str, AgainstBest]) -> str:
