@@ -47,14 +47,12 @@ def run(
     from idiolect.runs import config as settings
     from idiolect.runs.build import builder
     from idiolect.runs.execute import execute
-    from idiolect.runs.fair_work import left_out
     from idiolect.runs.live_line import LiveLine
 
     flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
     resolved = settings.resolve(config, flags, sets, allowed)
-    said = {} if config is None else settings.read_yaml(config)
-    tell_left_out(config, {method: left_out(resolved["method"]["name"], said, sets, resolved)})
+    tell_what_it_leaves_out(resolved, config, sets)
     build = builder(resolved, allowed, config)
     place = out or unused(Path("runs") / _run_name(resolved))
     beside = page_beside(place) if ui and Ranks.current().first else nullcontext()
@@ -119,6 +117,18 @@ def tell_left_out(file: Path | None, left_out: Mapping[str, Sequence[str]]) -> N
         "with --set method.KEY=…)",
         file=sys.stderr,
     )
+
+
+def tell_what_it_leaves_out(
+    made: Mapping[str, Any], file: Path | None, sets: Sequence[str]
+) -> None:
+    """The same for one run, by its resolved settings."""
+    from idiolect.runs.config import read_yaml
+    from idiolect.runs.fair_work import left_out
+
+    if file is not None:
+        name = made["method"]["name"]
+        tell_left_out(file, {name: left_out(name, read_yaml(file), sets, dict(made))})
 
 
 def unused(path: Path) -> Path:
