@@ -115,7 +115,7 @@ def _planned(
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
     allowed = settings.code_named(flags, sets) | {*allow_code}
     config = settings.resolve(file, flags, sets, allowed)
-    tell_what_it_leaves_out(config, file, sets)
+    tell_what_it_leaves_out(config, file, flags, sets)
     for key in ("loss", "augment"):
         if config[key] is not None:
             raise UserError(f"{key} is given at every site: idiolect client --{key} …")
