@@ -92,6 +92,16 @@ def test_no_client_has_a_negative_number(words: tuple[str, ...]) -> None:
         call(*words)
 
 
+def test_a_server_says_what_a_settings_file_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("method: {name: fedavg, lr: 0.1}\naugment: flip\n")
+    with pytest.raises(UserError, match="augment is given at every site"):
+        call("server", "fedper", "--clients", "2", "--insecure", "--config", "mine.yaml")
+    assert "left out for fedper: lr" in capsys.readouterr().err
+
+
 def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: None)

@@ -95,6 +95,26 @@ def test_resume_without_checkpoints_asks_and_begins_again_when_told_to() -> None
     assert [event["round"] for event in directory.read_events(Path("a"))] == [0, 1, 2]
 
 
+def test_what_a_settings_file_says_about_another_split_or_network_is_left_out_with_a_warning() -> (
+    None
+):
+    """Fewer clients than the file says would be a silent other experiment."""
+    file = "rounds: 1\nmodel: {name: mlp, hidden: [7]}\n"
+    Path("mine.yaml").write_text(file + "split: {name: dirichlet, clients: 4, alpha: 9}\n")
+    words = ["run", "fedavg", "--config", "mine.yaml", "--split", "iid", "--model", "linear"]
+    result = call(*words, "--out", "a")
+    assert result.exit_code == 0, result.output
+    said = [line for line in result.stderr.splitlines() if "left out" in line]
+    assert said == [
+        "warning: mine.yaml has settings of mlp; left out for linear: hidden (give them with --set "
+        "model.KEY=…)",
+        "warning: mine.yaml has settings of dirichlet; left out for iid: clients, alpha (give them "
+        "with --set split.KEY=…)",
+    ]
+    told = call(*words, "--clients", "4", "--out", "b")
+    assert "left out for iid: alpha (" in told.stderr
+
+
 def test_what_a_settings_file_says_about_another_method_is_left_out_with_a_warning() -> None:
     file = "rounds: 1\nmodel: linear\nsplit: {clients: 4}\n"
     Path("mine.yaml").write_text(file + "method: {name: fedavg, lr: 0.1, epochs: 1, momentum: 0}\n")

@@ -213,3 +213,11 @@ def test_compare_takes_no_run_of_changed_code_or_settings_for_its_own(
     edited = directory.read_config(first.out)
     with pytest.raises(UserError, match=r"config\.yaml was edited since the run started"):
         comparison.run_all([comparison.Plan(edited, first.out)], Progress(), build)
+
+
+def test_a_federation_of_real_sites_begins_in_another_folder(tmp_path: Path, raised: Any) -> None:
+    """Its sites keep what they learned: the server alone cannot go back."""
+    killed_run(tmp_path / "run", 8)
+    raised()
+    with pytest.raises(UserError, match=r"it cannot go on; begin in another --out$"):
+        revision.check(tmp_path / "run", resolved() | {"data": {"name": "sites"}})

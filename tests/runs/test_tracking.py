@@ -14,8 +14,10 @@ from idiolect.errors import UserError
 from idiolect.report.load import load
 from idiolect.runs import config as settings
 from idiolect.runs import tracking
+from idiolect.runs.execute import execute
 from tests.cli.calls import TINY, call
 from tests.conftest import SmallNet, ragged_federation
+from tests.runs.fake_simulation import build, resolved
 
 EVENT = {
     "round": 3,
@@ -151,3 +153,27 @@ def test_one_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.exit_code == 0, done.output
     assert done.stderr.count("log wandb is left out, it failed: the server is gone") == 1
     assert len(rows(tmp_path / "r")) == 3
+
+
+def test_a_run_that_begins_again_is_shown_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: what was shown of the run before stays with it."""
+    opened: list[list[int]] = []
+
+    class Shown:
+        def __init__(self, folder: Path, config: Any) -> None:
+            opened.append([])
+            (folder / "mine").touch(exist_ok=False)
+
+        def round(self, number: int, values: Any) -> None:
+            opened[-1].append(number)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setitem(tracking.SINKS, "csv", Shown)
+    config = resolved(rounds=2, log="csv")
+    execute(config, tmp_path, build=build)
+    execute(config, tmp_path, resume=True, build=build, from_start=True)
+    assert opened == [[0, 1, 2], [0, 1, 2]]
+    assert (tmp_path / "earlier-1" / "log" / "mine").exists()

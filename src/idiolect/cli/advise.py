@@ -74,7 +74,7 @@ def advise(
     place = out or Path("runs") / f"advise-{settings.short_name(data)}"
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())} | {*filter(is_own, names)}
     held = contest.tournament(names, chosen, place, config, flags, sets, allowed)
-    tell_left_out(config, {item.config["method"]["name"]: item.left_out for item in held.plans})
+    tell_left_out(config, [(item.config, item.left_out) for item in held.plans])
     held.run(LiveLine())
     if Ranks.current().first:
         _show(held, place, as_json)

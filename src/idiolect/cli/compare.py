@@ -112,7 +112,7 @@ def compare(
     )
     build = builder(plan[0].config, allowed, config)
     comparison.check(plan, allowed)
-    tell_left_out(config, {item.config["method"]["name"]: item.left_out for item in plan})
+    tell_left_out(config, [(item.config, item.left_out) for item in plan])
     if not as_published and not as_json and (apart := keeps_its_own([whole(n) for n in methods])):
         kept = "no local SGD, own settings kept; see samples and steps"
         print(f"{', '.join(apart)}: {kept}", file=sys.stderr)

@@ -12,7 +12,7 @@ import typer
 
 from idiolect.cli.options import AllowCode, File, Json, Out, Set, examples, flags_of, with_settings
 from idiolect.cli.options import path as as_path
-from idiolect.cli.run import show, tell_left_out_for
+from idiolect.cli.run import show, tell_what_it_leaves_out
 from idiolect.core import own_code
 from idiolect.deploy.site_options import SiteOptions
 from idiolect.deploy.terms import FederationTerms
@@ -137,7 +137,7 @@ def _planned(
     flags |= {"method": {"name": method}, "checkpoint_every": 1}
     allowed = settings.code_named(flags, sets) | {*allow_code}
     config = settings.resolve(file, flags, sets, allowed)
-    tell_left_out_for(method, file, sets, config)
+    tell_what_it_leaves_out(config, file, flags, sets)
     for key in ("loss", "augment"):
         if config[key] is not None:
             raise UserError(f"{key} is given at every site: idiolect client --{key} …")

@@ -52,7 +52,7 @@ def run(
     flags, sets = {**flags_of(given), "method": {"name": method}}, set_ or ()
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())}
     resolved = settings.resolve(config, flags, sets, allowed)
-    tell_left_out_for(method, config, sets, resolved)
+    tell_what_it_leaves_out(resolved, config, flags, sets)
     build = builder(resolved, allowed, config)
     place = out or unused(Path("runs") / _run_name(resolved))
     beside = page_beside(place) if ui and Ranks.current().first else nullcontext()
@@ -98,36 +98,40 @@ def resume(
     show(path, done, as_json)
 
 
-def tell_left_out(file: Path | None, left_out: Mapping[str, Sequence[str]]) -> None:
-    """A warning where a settings file has options of one method that mean nothing to others: those
-    that each of them does not get."""
+def tell_left_out(
+    file: Path | None, runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Sequence[str]]]]
+) -> None:
+    """A warning where a settings file has options of one method (dataset, split, network) that mean
+    nothing to another: `runs` are resolved settings, and what they leave out of the file."""
     from idiolect.engine.ranks import Ranks
     from idiolect.runs.config import read_yaml
 
-    alike: dict[str, list[str]] = {}
-    for method, keys in left_out.items():
-        if keys:
-            alike.setdefault(", ".join(keys), []).append(called(method))
-    if file is None or not alike or not Ranks.current().first:
-        return
-    of = called(str(read_yaml(file)["method"]["name"]))
-    told = "; ".join(f"for {', '.join(names)}: {keys}" for keys, names in alike.items())
-    print(
-        f"warning: {file} has settings of {one_line(of)}; left out {one_line(told)} (give them "
-        "with --set method.KEY=…)",
-        file=sys.stderr,
-    )
+    said = {} if file is None or not Ranks.current().first else read_yaml(file)
+    for section in said:
+        alike: dict[str, dict[str, None]] = {}
+        for made, left in runs:
+            if keys := left.get(section):
+                alike.setdefault(", ".join(keys), {})[called(made[section]["name"])] = None
+        if alike:
+            of = one_line(called(str(said[section]["name"])))
+            told = "; ".join(f"for {', '.join(names)}: {keys}" for keys, names in alike.items())
+            print(
+                f"warning: {file} has settings of {of}; left out {one_line(told)} (give them with "
+                f"--set {section}.KEY=…)",
+                file=sys.stderr,
+            )
 
 
-def tell_left_out_for(
-    method: str, file: Path | None, sets: Sequence[str], made: dict[str, Any]
+def tell_what_it_leaves_out(
+    made: Mapping[str, Any], file: Path | None, flags: Mapping[str, Any], sets: Sequence[str]
 ) -> None:
-    """The same for the one method of a run."""
-    from idiolect.runs.config import read_yaml
-    from idiolect.runs.fair_work import left_out
+    """The same for one run."""
+    from idiolect.runs.config import parse_set, read_yaml
+    from idiolect.runs.left_out import left_out
 
-    said = {} if file is None else read_yaml(file)
-    tell_left_out(file, {method: left_out(made["method"]["name"], said, sets, made)})
+    if file is not None:
+        above = [flags, *map(parse_set, sets)]
+        tell_left_out(file, [(made, left_out(read_yaml(file), above, dict(made)))])
 
 
 def unused(path: Path) -> Path:

@@ -6,7 +6,7 @@ What is missing is run, what is unfinished is continued.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,8 @@ from idiolect.runs import directory, revision, seal
 from idiolect.runs.build import load_federation
 from idiolect.runs.environment import check_inputs
 from idiolect.runs.execute import Builder, execute_together
-from idiolect.runs.fair_work import left_out, shared_work
+from idiolect.runs.fair_work import shared_work
+from idiolect.runs.left_out import LeftOut, left_out
 from idiolect.runs.progress import Progress
 from idiolect.runs.trials import points
 from idiolect.simulation.simulate import check_method
@@ -33,7 +34,7 @@ class Plan:
 
     config: dict[str, Any]
     out: Path
-    left_out: tuple[str, ...] = ()  # what a settings file says about another method
+    left_out: LeftOut = field(default_factory=dict)  # of what a settings file says
 
 
 def plans(
@@ -79,8 +80,8 @@ def plans(
             config = settings.resolve(file, given_here, [*told, *swept], allow_code)
             values = [_told(config, path, text) for path, text in point.items()]
             place = out / "-".join([called(name), *values, f"seed{seed}"])
-            unused = left_out(name, below, [*told, *swept], config)
-            made.append(Plan(config, place, tuple(unused)))
+            above = [flags, *map(settings.parse_set, [*told, *swept])]
+            made.append(Plan(config, place, left_out(below, above, config)))
     if len({item.out for item in made}) < len(made):
         raise UserError("--sweep takes different values for a setting")
     return made

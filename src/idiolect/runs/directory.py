@@ -19,6 +19,7 @@ from idiolect.runs.run_files import check_files
 FILES = ("config.yaml", "env.json", "split.json", "events.jsonl", "clients.parquet",
          "matrices.safetensors", "checkpoint", "models", "summary.json")  # fmt: skip
 FOLDERS = ("checkpoint", "models")
+LOG = "log"  # folder of what rounds are shown in besides
 PARTS = ("clients.part-*.parquet", "matrices.part-*.safetensors")
 DISK_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
@@ -67,7 +68,7 @@ def _check_kinds(out: Path) -> None:
 
 def put_aside(out: Path) -> Path:
     """Move everything a run recorded into a folder of its own; config.yaml stays."""
-    names = [name for name in FILES if name != "config.yaml"]
+    names = [*(name for name in FILES if name != "config.yaml"), LOG]
     parts = [path.name for pattern in PARTS for path in out.glob(pattern)]
     numbers = (out / f"earlier-{number}" for number in count(1))
     aside = next(path for path in numbers if files.kind(path) is None)

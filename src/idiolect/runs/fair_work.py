@@ -9,9 +9,9 @@ from typing import Any
 
 from idiolect.core.fields import default_of
 from idiolect.core.method import SgdMethod
-from idiolect.core.own_code import called, is_own, whole
+from idiolect.core.own_code import called
 from idiolect.methods import REGISTRY
-from idiolect.runs.config import Config, parse_set
+from idiolect.runs.config import parse_set
 
 LOCAL_WORK = ("lr", "epochs", "steps", "batch_size")
 
@@ -41,18 +41,6 @@ def _told(method: str, layer: Mapping[str, Any]) -> set[str]:
     """What a layer of settings says about this method."""
     section = _section(layer)
     return set(section) if section.get("name", method) == method else set()
-
-
-def left_out(name: str, file: Mapping[str, Any], sets: Sequence[str], made: Config) -> list[str]:
-    """What a settings file says about the method it names, and a run of the method `name` with the
-    resolved config `made` does not have."""
-    section = _section(file)
-    of = section.get("name", name)
-    if name == (whole(of) if is_own(of) else of):
-        return []
-    told = {"name"} | {key for item in sets for key in _section(parse_set(item))}
-    has, none = made["method"], object()
-    return [key for key in section if key not in told and has.get(key, none) != section[key]]
 
 
 def keeps_its_own(methods: Sequence[str]) -> list[str]:

@@ -49,6 +49,10 @@ class Recorder:
 
     def begin(self) -> None:
         """Make the folder of a new run, or the one that a kill left unfinished."""
+        self._make_folder()
+        self._open_sinks()
+
+    def _make_folder(self) -> None:
         self._remove_drafts()
         seal.write(self.out, self.config)
         files.write_json(self.out / "env.json", describe(self.config, self.sim))
@@ -56,7 +60,6 @@ class Recorder:
         checkpoint.begin(self.out / "checkpoint")
         seal.write(self.out, self.config)
         files.write_text(self.out / "config.yaml", dump(self.config))
-        self._open_sinks()
 
     # --- going on ---
 
@@ -124,7 +127,7 @@ class Recorder:
         folder = self.out / "checkpoint"
         self._remove_drafts()
         if not self.checkpoints:  # put aside: nothing is left of the run but its config
-            self.begin()
+            self._make_folder()
         checkpoint.tidy(folder, self.round)
         self.clients.truncate(self.round)
         self.matrices.truncate(self.round)

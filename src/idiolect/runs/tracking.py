@@ -18,9 +18,9 @@ from idiolect.core import files
 from idiolect.core.fields import flat
 from idiolect.core.text import reason
 from idiolect.errors import UserError
+from idiolect.runs.directory import LOG
 from idiolect.runs.loggers import Loggers
 
-FOLDER = "log"
 EVENT = dict[str, Any]
 
 
@@ -54,7 +54,7 @@ class Sinks:
         events: Sequence[EVENT],
         note: Callable[[str], None],
     ) -> None:
-        wanted, folder = Loggers.of(config.get("log")).as_dict(), out / FOLDER
+        wanted, folder = Loggers.of(config.get("log")).as_dict(), out / LOG
         if wanted and files.kind(folder) not in (None, "a folder"):
             raise UserError(f"{folder} is no folder of the run; move it away")
         self._note, self._open = note, dict[str, Sink]()

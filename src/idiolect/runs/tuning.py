@@ -149,11 +149,8 @@ def _copy(run: Path, place: Path, progress: Progress) -> None:
 def _replace(place: Path, draft: Path, progress: Progress) -> None:
     """Put another run in the place of one, which is put aside; what says "finished" comes last."""
     with directory.locked(place):
-        aside = directory.put_aside(place)
-        progress.note(f"what {place} recorded so far is in {aside}")
+        progress.note(f"what {place} recorded so far is in {directory.put_aside(place)}")
         for name in sorted(os.listdir(draft), key=lambda name: name == "summary.json"):
-            if files.kind(place / name) == "a folder":  # not of the run alone, as that of its logs
-                os.rename(place / name, aside / name)
             os.replace(draft / name, place / name)
         draft.rmdir()
 
