@@ -9,7 +9,7 @@ receives now.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from idiolect.core.method import Local, Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
@@ -46,5 +46,5 @@ class FedUpdate(FedAvg):
         if local.round == 0 or not self.update_steps:  # nothing has been averaged yet
             return params
         seen = (local.round - 1) * self.update_steps
-        how = {"steps": self.update_steps, "start": seen, "purpose": "update", "keep": False}
-        return self.train(local, params, **how)
+        how: dict[str, Any] = {"steps": self.update_steps, "start": seen, "purpose": "update"}
+        return self.train(local, params, keep=False, **how)
