@@ -151,6 +151,6 @@ print([m for m in ("sympy", "PIL", "pyarrow", "sklearn", "pandas") if m in sys.m
 def test_a_sample_that_a_method_leaves_alone_for_batch_norm_is_told(name: str, engine: str) -> None:
     """Clients of two samples: one is set apart, and BatchNorm is left with the other."""
     sim = simulation(methods.build(name), ragged_federation((2, 9)), network(Normed), engine=engine)
-    with pytest.raises(UserError, match=r"leaves a client one to train on.*BatchNorm; raise split"):
+    with pytest.raises(UserError, match=r"one sample to train on.*BatchNorm; raise split"):
         for _ in range(3):
             sim.step()

@@ -12,6 +12,8 @@ from idiolect import methods
 from idiolect.core.method import cross_entropy
 from idiolect.engine import cuda_graphs as graphs
 from tests.conftest import ENGINES, SmallNet, ragged_federation, simulation
+from tests.engine.engines import local_of, stacked
+from tests.methods.plain import START
 
 SIZES = (24, 30, 7, 40, 33, 17, 65)
 BATCH = 8
@@ -146,3 +148,23 @@ def test_one_start_for_all(engine: str) -> None:
     other = local.sgd(cross_entropy, params, start=4, **how).params
     assert all(torch.equal(one[n], each[n]) for n in params)
     assert not torch.equal(one["head.bias"], other["head.bias"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_some_train(engine: str) -> None:
+    """The others keep their models and what their optimizers remember; nothing is counted."""
+    ids, trains = ([0, 2], [True, False]) if engine == "stacked" else ([2], [False])
+    local, only = local_of(engine, ids), torch.tensor(trains)
+    start = stacked(START, len(ids))
+    how: dict[str, Any] = {"lr": 0.1, "momentum": 0.5, "batch_size": 4, "keep": True}
+    first = local.sgd(cross_entropy, start, **how)
+    before = {n: v.clone() for n, v in first.memory.items()}
+    counted = local.samples_seen.copy(), local.steps_taken.copy()
+    local.remembered, local._calls = local.kept, {}
+    done = local.sgd(cross_entropy, first.params, only=only, **how)
+    assert all(torch.equal(v[-1], first.params[n][-1]) for n, v in done.params.items())
+    assert all(torch.equal(v[-1], before[n][-1]) for n, v in done.memory.items())
+    assert (local.samples_seen[-1], local.steps_taken[-1]) == (counted[0][-1], counted[1][-1])
+    if engine == "stacked":
+        assert not torch.equal(done.params["head.bias"][0], first.params["head.bias"][0])
+        assert local.samples_seen[0] == 2 * counted[0][0]

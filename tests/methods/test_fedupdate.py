@@ -6,7 +6,17 @@ import pytest
 
 from idiolect import methods
 from tests.conftest import ENGINES, run
-from tests.methods.plain import CLIENTS, NET, START, TINY, assert_same, combine, differ, sgd
+from tests.methods.plain import (
+    CLIENTS,
+    NET,
+    START,
+    TINY,
+    assert_same,
+    combine,
+    differ,
+    gradient,
+    sgd,
+)
 from tests.watched import Watched
 
 FULL = {"lr": 0.2, "batch_size": "full", "weight_decay": 0.01}
@@ -36,6 +46,21 @@ def test_the_tested_model_starts_the_next_round(engine: str) -> None:
     start = {n: v[None] for n, v in ran.personal[1][1].items()}
     trained = ran.sim.method.train(local, start)
     assert_same({n: v[0] for n, v in trained.items()}, ran.up(2, "model", 1), tol=1e-12)
+
+
+def test_a_kept_optimizer_is_that_of_training() -> None:
+    """The step after averaging is by a new one each time: what is tested starts the next round."""
+    kept = {"momentum": 0.5, "keep_optimizer": True, "weight_decay": 0.0}
+    ran = Watched({"name": "fedupdate", **FULL, **kept}, TINY, NET, 3)
+    for k, client in enumerate(CLIENTS):
+        own, speed = START, {n: 0 * v for n, v in START.items()}
+        for t in range(3):
+            slope = gradient(own, client)
+            speed = {n: 0.5 * speed[n] + slope[n] for n in own}
+            trained = {n: own[n] - 0.2 * speed[n] for n in own}
+            assert_same(ran.up(t, "model", k), trained, 1e-12, what=f"client {k} round {t}")
+            own = ran.personal[t][k]
+            assert_same(own, sgd(ran.server[t]["model"], client, lr=0.2), 1e-12)
 
 
 def test_steps_use_new_mini_batches_every_round() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.random_runs.checks import CHECKS, run
 from tests.random_runs.draws import METHODS, drawn
 
-FEW, MANY = 14, 60  # runs in the ordinary suite, with one check each; in `make heavy`, with all
+FEW, MANY = 14, 40  # runs in the ordinary suite, with one check each; in `make heavy`, with all
 
 
 def check(number: int, names: list[str]) -> None:

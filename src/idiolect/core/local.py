@@ -118,8 +118,13 @@ class Local(ABC):
         done = self._sgd(goal, params, how, start, memory)
         if only is not None:
             rest = ~only.cpu().numpy()
-            self.samples_seen[rest], self.steps_taken[rest] = (before[rest] for before in work)
-            done = replace(done, params=tree.where(only, done.params, params))
+            self.samples_seen[rest], self.steps_taken[rest] = (count[rest] for count in work)
+            before = memory or tree.zeros_like(done.memory)
+            done = replace(
+                done,
+                params=tree.where(only, done.params, params),
+                memory=tree.where(only, done.memory, before),
+            )
         if how.keep and done.memory:
             self.kept[call] = record.nest(done.memory)
         if report:

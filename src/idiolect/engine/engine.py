@@ -60,15 +60,16 @@ def lacks_variance(error: ValueError) -> bool:
 
 @contextmanager
 def _single_samples_told() -> Iterator[None]:
-    """A method that sets some of a client's samples apart may leave one to train on."""
+    """A method may set some of a client's samples apart, or have a batch size besides `batch_size`:
+    what it leaves to train on is seen only when it trains."""
     try:
         yield
     except ValueError as error:
         if not lacks_variance(error):
             raise
         raise UserError(
-            "the method sets samples apart and leaves a client one to train on, too few for the "
-            "model's BatchNorm; raise split.min_size or use GroupNorm"
+            "the method leaves a client a batch of one sample to train on, too few for the model's "
+            "BatchNorm; raise split.min_size and the method's batch sizes, or use GroupNorm"
         ) from None
 
 

@@ -9,7 +9,7 @@ receives now.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from idiolect.core.method import Local, Record, Tree, hyper
 from idiolect.methods.fedavg import FedAvg
@@ -30,6 +30,10 @@ class FedUpdate(FedAvg):
     personal_part = "the whole model, a step away from the mean"
     rounds_default = 100
 
+    @property
+    def revision(self) -> int:
+        return 2 if self.keep_optimizer else 1  # it stepped further than the model that was tested
+
     def adapt(self, params: Tree, local: Local) -> Tree:
         return self._update(params, local)
 
@@ -37,9 +41,10 @@ class FedUpdate(FedAvg):
         return super().fit(down | {"model": self._update(down["model"], local)}, mine, local)
 
     def _update(self, params: Tree, local: Local) -> Tree:
-        """The step after averaging: on the same mini-batch when the client is tested and when its
-        next round starts."""
+        """The step after averaging: on the same mini-batch, and by a new optimizer, when the client
+        is tested and when its next round starts."""
         if local.round == 0 or not self.update_steps:  # nothing has been averaged yet
             return params
         seen = (local.round - 1) * self.update_steps
-        return self.train(local, params, steps=self.update_steps, start=seen, purpose="update")
+        how: dict[str, Any] = {"steps": self.update_steps, "start": seen, "purpose": "update"}
+        return self.train(local, params, keep=False, **how)
