@@ -26,7 +26,7 @@ ARRAYS = tuple(f"{v}_{part}" for part in PARTS for v in "xy")
 def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
     """The samples `x` of an .npz file (`x_test` if it has no `x`), or those of files like the run's
     own, normalised as the federation's, and whether it has their labels too (`y`, `y_test`)."""
-    if _is_npz(file):
+    if npz := _is_npz(file):
         found = read_npz(file, ("x", "y", "x_test", "y_test"))
     else:
         later = read_later(federation, file)
@@ -37,15 +37,17 @@ def to_predict(federation: Federation, file: Path) -> tuple[Federation, bool]:
     labelled = f"y{end}" in found
     nothing = federation.y.new_zeros(len(found[f"x{end}"]), *federation.y.shape[1:])
     with _told(file, 0, end):
-        labels = _coded(federation, found[f"y{end}"], f"y{end}") if labelled else nothing
-        x, y = pair(0, "test", {"x_test": found[f"x{end}"], "y_test": labels}, federation.task)
+        if labelled and npz:  # those of a table have the run's numbers by now
+            found[f"y{end}"] = _coded(federation, found[f"y{end}"], f"y{end}")
+        given = {"x_test": found[f"x{end}"], "y_test": found.get(f"y{end}", nothing)}
+        x, y = pair(0, "test", given, federation.task)
         _check_form(federation, x, f"x{end}")
         _check_targets(federation, y, f"y{end}")
         rows = torch.arange(len(x))
-        given = replace(
+        made = replace(
             federation, x=x, y=y, train=(rows,), val=(), test=(rows,), names=(), unseen=()
         )
-    return given, labelled
+    return made, labelled
 
 
 def with_newcomer(federation: Federation, file: Path, name: str) -> Federation:

@@ -49,6 +49,20 @@ def test_a_part_of_the_table_is_what_it_was_in_training() -> None:
         torch.testing.assert_close(inputs, fed.inputs(torch.tensor(chosen), torch.float32))
 
 
+@pytest.mark.parametrize("ending", ["csv", "npz"])
+def test_labels_that_do_not_count_from_0_are_numbered_once(ending: str) -> None:
+    """Of a table they were taken for names again: 3 and 2 became 1 and 0, or were refused."""
+    Path("n.csv").write_text(
+        "site,size,label\n" + "".join(f"s,{k}.5,{k % 3 + 1}\n" for k in range(24))
+    )
+    fed = Federation.from_files("n.csv", client="site")
+    assert fed.info["class_names"] == ["1", "2", "3"]
+    Path("new.csv").write_text("size,label\n1.5,3\n2.5,2\n")
+    np.savez("new.npz", x=np.array([[1.5], [2.5]], np.float32), y=[3, 2])
+    given, labelled = to_predict(fed, Path(f"new.{ending}"))
+    assert labelled and given.y.tolist() == [2, 1]
+
+
 def test_labels_and_clients_may_be_missing_and_columns_may_move() -> None:
     Path("new.csv").write_text("size,colour\n1.5,green\n2,red\n")
     given, labelled = to_predict(run_data(), Path("new.csv"))

@@ -95,3 +95,31 @@ def test_endings_in_capitals_are_tables_of_a_folder_too(tmp_path: Path) -> None:
         )
     fed = Federation.from_files(tmp_path, split=IID)
     assert int(fed.sizes("train").sum()) == 12 and int(fed.sizes("test").sum()) == 8
+
+
+@pytest.mark.parametrize("odd", ["?", "1,5", "3 %", "1,200", "unknown"])
+def test_a_quantity_with_a_word_in_it_is_no_category(tmp_path: Path, odd: str) -> None:
+    """One word made categories of a column of numbers."""
+    lines = [f'"{odd if i % 4 == 0 else i / 2}",{i % 2}' for i in range(40)]
+    path = csv(tmp_path, "size,label", *lines)
+    with pytest.raises(UserError, match=r"column size looks like numbers, but '.*' is none; write"):
+        Federation.from_files(path, split=IID)
+    fed = Federation.from_files(path, split=IID, categories="size")
+    assert fed.form.codes == (31,)
+
+
+def test_decimal_commas_are_no_categories(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text("size\tlabel\n" + "".join(f"{i},5\t{i % 2}\n" for i in range(20)))
+    with pytest.raises(UserError, match="looks like numbers, but '0,5' is none"):
+        Federation.from_files(path, split=IID)
+
+
+@pytest.mark.parametrize(
+    "words", [["10115", "20095"], ["12", "12a", "12b", "14b"], ["1.2.3", "1.2.4"], ["x", "y", "7"]]
+)
+def test_words_that_are_categories_stay_what_they_are(tmp_path: Path, words: list[str]) -> None:
+    table = {"code": [words[i % len(words)] for i in range(24)], "label": np.arange(24) % 2}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    fed = Federation.from_files(tmp_path / "t.parquet", split=IID)
+    assert fed.form.codes == (len(words),)

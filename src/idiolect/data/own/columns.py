@@ -1,5 +1,7 @@
 """Columns of the user's own as numbers: categories become codes in the order of their names."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,6 +18,8 @@ from idiolect.errors import UserError
 
 Known = Mapping[str, tuple[str, ...]]
 Coded = tuple[NDArray[np.int64], tuple[str, ...]]
+FEW_NUMBERS = 10
+NUMBER = re.compile(r"\s*[-+]?(\d{1,3}([,' ]\d{3})+|\d+)?([.,]\d*)?([eE][-+]?\d+)?\s*%?\s*")
 
 
 class Read(NamedTuple):
@@ -97,6 +101,28 @@ def names_of(values: Any, what: str) -> NDArray[Any]:
     if bool((names == "").any()):
         raise UserError(f"{what} has empty names; fill them or drop those rows")
     return names
+
+
+def refuse_quantities(values: Any, what: str) -> None:
+    """Words of which most look like numbers, such as 1.5 and ? or 1,5: a quantity that would be
+    read as a category. Where all are plain numbers, their file calls them words on purpose, and
+    few different ones may well be categories."""
+    cells = Counter(flat(values, what).tolist())
+    odd = sorted(word for word in cells if not _is_number(word))
+    alike = {word: count for word, count in cells.items() if word and NUMBER.fullmatch(word)}
+    if odd and len(alike) > FEW_NUMBERS and 2 * sum(alike.values()) >= cells.total():
+        raise UserError(
+            f"{what} looks like numbers, but '{shortened(odd[0], 40)}' is none; write it as one or"
+            " drop those rows; if these are categories, name the column in data.categories"
+        )
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def numbers(values: Any, what: str) -> NDArray[np.float32]:

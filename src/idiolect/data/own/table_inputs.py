@@ -12,7 +12,7 @@ from idiolect.data import decode
 from idiolect.data.labels import as_int64
 from idiolect.data.limits import check_size
 from idiolect.data.own import texts
-from idiolect.data.own.columns import Known, codes, numbers
+from idiolect.data.own.columns import Known, codes, numbers, refuse_quantities
 from idiolect.data.own.image_folders import as_array
 from idiolect.data.packed import pack
 from idiolect.errors import UserError
@@ -135,7 +135,10 @@ class TableInputs:
         """Whole numbers and codes of categories as int64, quantities as float32; and how many
         values a category has, 0 for others."""
         cells = self._cells(name)
-        if cells.dtype.kind in "OUSb" or name in self.categories or name in self.known:
+        category = name in self.categories or name in self.known
+        if cells.dtype.kind == "O" and not category:
+            refuse_quantities(cells, self._column(name))
+        if category or cells.dtype.kind in "Ob":
             found, names = codes(cells, self._column(name), self.known.get(name, ()))
             self.known[name] = names
             return found, len(names)
