@@ -135,6 +135,7 @@ def test_a_run_on_a_table_predicts_and_adapts_from_tables() -> None:
     card = json.loads(Path("t/exports/client_0001/card.json").read_text())
     coded = {"name": "colour", "values": ["blue", "red"]}
     assert card["input"]["columns"] == [coded, {"name": "size"}]
+    assert json.loads(Path("s9.model/card.json").read_text())["input"] == card["input"]
     assert "| 0 | colour | 0 blue, 1 red |" in Path("t/exports/client_0001/README.md").read_text()
 
 

@@ -30,7 +30,7 @@ def test_a_table_by_group_through_every_command() -> None:
     ok("compare", "local", "fedavg", "fedper", *tabular, *FEW, "--out", "c")
     found = report.load(Path("c/fedper-seed0"))
     assert found.names == {i: f"site {i}" for i in range(4)}
-    assert found.config["split"]["name"] == "natural" and found.config["model"]["name"] == "mlp"
+    assert found.config["split"]["name"] == "natural" and found.config["model"]["name"] == "tabular"
     assert Path(found.config["data"]["name"]).is_absolute()
     assert "site 2" in Path("c/report.html").read_text()
     ok("report", "c")

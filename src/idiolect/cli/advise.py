@@ -29,8 +29,9 @@ WIDEST = 100  # columns of the table; the words below it say the rest
 
 @commands.command(
     epilog=examples(
-        "idiolect advise --data digits --split dirichlet --clients 20 --set split.alpha=0.1",
-        "idiolect advise --data wards.csv --set data.client=ward --set data.label=outcome",
+        "idiolect advise --data digits --clients 20 --set split.alpha=0.1 --set method.lr=0.1",
+        "idiolect advise --data wards.csv --set data.client=ward --set data.label=outcome"
+        " --set data.standardize=true --set method.lr=0.1",
         "idiolect advise --data femnist --split natural --clients 30 --model mlp --rounds 40",
         "idiolect advise --methods fedper,ditto,my.py:MyMethod --seeds 0,1,2 --json",
     )

@@ -44,7 +44,7 @@ def findings(federation: Federation) -> dict[str, Any]:
             f"targets reach {reach:.4g}, which makes large errors and steps: write the label in a"
             " larger unit"
         )
-    found = {
+    common: dict[str, Any] = {
         "leaks": leaks,
         "leaks_of_own": own_leaks,
         "few_test_samples": few,
@@ -52,7 +52,7 @@ def findings(federation: Federation) -> dict[str, Any]:
         "largest_target": reach or None,
     }
     if not federation.task.has_classes:
-        return {**found, "lines": lines}
+        return {**common, "lines": lines}
     counts = torch.bincount(federation.y[_used(federation)], minlength=federation.classes)
     single = [_class_name(federation, c) for c in (counts == 1).nonzero()[:, 0].tolist()]
     empty = int((counts == 0).sum())
@@ -67,7 +67,7 @@ def findings(federation: Federation) -> dict[str, Any]:
     if unknown:
         lines.append(f"tested on classes they never train on: {_few(unknown)}")
     return {
-        **found,
+        **common,
         "one_sample_classes": single,
         "one_class_clients": alone,
         "empty_classes": empty,

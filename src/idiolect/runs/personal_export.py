@@ -151,7 +151,7 @@ card = json.load(open("card.json"))
 module = models.build(card["model"], card["input"]["shape"], card["classes"]{permission})
 module.load_state_dict(load_file("model.safetensors"))
 module.eval()
-logits = module(x)  # x: samples as the line "Input" says
+# logits = module(x), with samples x as the line "Input" says
 ```
 """
 
