@@ -165,6 +165,7 @@ def test_own_code_has_a_revision_once_it_is_loaded(tmp_path: Path) -> None:
     assert revision.of(config) is None and revision.is_current(config, 1)
     REGISTRY.admit(f"{file}:Mine", [f"{file}:Mine"])
     assert revision.of(config) == 5 and not revision.is_current(config, 1)
+    assert revision.is_current(config, None)  # nobody knew it then
 
 
 def test_a_report_says_which_runs_an_earlier_revision_made(tmp_path: Path, raised: Any) -> None:

@@ -105,10 +105,9 @@ def compare(
     if tune and sweep:
         raise UserError("--tune and --sweep contradict each other; give one of them")
     runs = place / TRIALS if tune else place
-    varied = tune or sweep or ()
     allowed = settings.code_named(flags, sets) | {*(allow_code or ())} | {*filter(is_own, methods)}
     plan = comparison.plans(
-        methods, chosen, runs, config, flags, sets, varied, as_published, allowed
+        methods, chosen, runs, config, flags, sets, tune or sweep or (), as_published, allowed
     )
     build = builder(plan[0].config, allowed, config)
     comparison.check(plan, allowed)

@@ -32,7 +32,7 @@ def of(config: Mapping[str, Any]) -> int | None:
 def is_current(config: Config, made_by: int | None) -> bool:
     """Whether the method still computes what it did when this revision of it made the run."""
     now = of(config)
-    return now is None or made_by == now
+    return None in (now, made_by) or made_by == now
 
 
 def earlier(configs: Sequence[Config], outs: Sequence[Path]) -> dict[str, str]:
