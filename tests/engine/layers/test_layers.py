@@ -88,7 +88,7 @@ def test_installed_layers_have_pytorchs_values_and_derivatives(
     ours = deepcopy(model())
     layers.install(ours, torch.device("cpu"))
     products = linear.StackedLinear if linear.onednn_is_faster() else nn.Linear
-    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, products}
+    assert {type(m) for m in ours.modules()} >= {conv.Conv2d, products, pool.PixelMaxPool2d}
     for a, b in zip(derivatives(model()), derivatives(ours), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
@@ -227,7 +227,8 @@ def test_a_batch_norm_that_sees_other_samples_says_so() -> None:
         layers.with_filling(ours)(torch.rand(4, 3, 2, 2), torch.tensor([0.5, 0.5]))
 
 
-def test_unusual_layers_are_left_alone() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_unusual_layers_are_left_alone(device: str) -> None:
     kept = nn.ModuleList(
         [
             nn.Conv2d(4, 4, 3, groups=2),
@@ -240,7 +241,7 @@ def test_unusual_layers_are_left_alone() -> None:
         ]
     )
     before = [type(m) for m in kept]
-    layers.install(kept, torch.device("cuda"))
+    layers.install(kept, torch.device(device))
     assert [type(m) for m in kept] == before
 
 
@@ -379,11 +380,36 @@ def test_the_fastest_way_is_measured_once_and_remembered(
     assert Autotuner().fastest("case", ways, ()) == "fast"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("side", "size"), [(2, (4, 6)), (3, (7, 5))])
+def test_pooling_of_a_stack_on_a_cpu_is_pytorchs_to_the_bit(
+    dtype: torch.dtype, side: int, size: tuple[int, int]
+) -> None:
+    plain = nn.MaxPool2d(side)
+    ours = nn.Sequential(deepcopy(plain))
+    layers.install(ours, torch.device("cpu"))
+    assert type(ours[0]) is pool.PixelMaxPool2d
+    x = torch.randint(-2, 3, (4, 3, 2, *size)).to(dtype)  # with ties
+    x[0, 0, 0, 0, 0] = torch.nan
+
+    def values(net: nn.Module) -> list[Tensor]:
+        leaf = x.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()  # as grouped ones
+        out = vmap(net)(leaf)
+        assert out.is_contiguous()  # `view` may follow in a network
+        g = torch.arange(out.numel(), dtype=dtype).view_as(out).requires_grad_()
+        (back,) = torch.autograd.grad(out, leaf, g, create_graph=True)
+        (again,) = torch.autograd.grad(back, g, torch.ones_like(back))
+        return [out, back, again, net(x[1])]
+
+    for a, b in zip(values(plain), values(ours), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
 def test_relu_after_pooling_is_pooling_after_relu() -> None:
     plain = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU())
     ours = deepcopy(plain)
     layers.install(ours, torch.device("cpu"))
-    assert [type(m) for m in ours] == [nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.ReLU]
+    assert [type(m) for m in ours] == [pool.PixelMaxPool2d, nn.ReLU, nn.Flatten, nn.ReLU]
     x = torch.randint(-2, 3, (3, 2, 4, 4)).double().requires_grad_()  # with ties
     a, b = plain(x), ours(x)
     g = torch.randn_like(a)

@@ -14,7 +14,7 @@ from idiolect.engine.layers.norm import (
     can_leave_out_filling,
     with_filling,
 )
-from idiolect.engine.layers.pool import MaxPool2d
+from idiolect.engine.layers.pool import MaxPool2d, PixelMaxPool2d
 from idiolect.engine.layers.pooled_conv import PooledConv2d
 from idiolect.engine.layers.recurrent import StackedRecurrent
 from idiolect.engine.layers.stack_function import fused
@@ -32,7 +32,8 @@ def install(module: nn.Module, device: torch.device) -> None:
             _pool_first(layers)
     better: list[Any] = [Conv1d, Conv2d, StackedLayerNorm]
     if device.type != "cuda":  # other layers of PyTorch's are as good there, and cost less per call
-        better += [StackedLinear, KeyedDropout] if onednn_is_faster() else [KeyedDropout]
+        better += [KeyedDropout, PixelMaxPool2d]
+        better += [StackedLinear] if onednn_is_faster() else []
     else:
         better += [StackedBatchNorm2d]
         better += [StackedLinear] if fused() is None else [StackedLinear, MaxPool2d]

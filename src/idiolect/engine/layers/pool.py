@@ -1,17 +1,20 @@
-"""Max-pooling over windows that do not overlap, on a GPU: the same values as PyTorch's. Which place
-of a window was largest is kept in one byte, all that the backward pass needs.
+"""Max-pooling over windows that do not overlap: the same values as PyTorch's. On a GPU the place of
+a window that was largest is kept in one byte, all that the backward pass needs. On a CPU PyTorch's
+own kernel is several times faster where the channels of a pixel lie side by side, so stacks are
+laid out like that for it.
 
 What goes back to the inputs and what is picked at those places are linear maps and each other's
 derivatives.
 """
 
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from idiolect.engine.layers.stack_function import fused_pool
+from idiolect.engine.layers.stack_function import fused_pool, in_some_vmap
 
 
 class MaxPool2d(nn.MaxPool2d):
@@ -30,6 +33,17 @@ class MaxPool2d(nn.MaxPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = WindowMax.apply(x, self.side)[0]
+        return out
+
+
+class PixelMaxPool2d(MaxPool2d):
+    """The same on a CPU: a stack is laid out as PyTorch's kernel likes it. Images of one client are
+    so already."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not in_some_vmap():
+            return nn.MaxPool2d.forward(self, x)
+        out: Tensor = PixelWindowMax.apply(x, self.side)[0]
         return out
 
 
@@ -76,11 +90,29 @@ class WindowMax(_Map):
         return Back.apply(where, g, ctx.shape, ctx.size), None
 
 
+class PixelWindowMax(WindowMax):
+    """The same by PyTorch's kernel, and its places in the image."""
+
+    @staticmethod
+    def forward(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        y, where = torch.ops.aten.max_pool2d_with_indices(_pixels(x), [size, size])
+        shape = (*x.shape[:-2], *y.shape[-2:])
+        return y.contiguous().view(shape), where.reshape(shape)  # `view` may follow in a network
+
+
+def _pixels(x: Tensor) -> Tensor:
+    """`[..., C, H, W]` -> `[N, C, H, W]` with the channels of a pixel side by side."""
+    return x.movedim(-3, -1).reshape(-1, *x.shape[-2:], x.shape[-3]).movedim(-1, -3)
+
+
 class Back(_Map):
     """g at the place of each window, zero elsewhere."""
 
     @staticmethod
     def forward(where: Tensor, g: Tensor, shape: torch.Size, size: int) -> Tensor:
+        if where.dtype == torch.int64:  # PyTorch's kernel found them
+            zeros = g.new_zeros(*g.shape[:-2], prod(shape))
+            return zeros.scatter_(-1, where.flatten(-2), g.flatten(-2)).unflatten(-1, shape)
         out: Tensor = fused_pool().unpool(where, g, shape, size)
         return out
 
@@ -100,6 +132,8 @@ class Pick(_Map):
 
     @staticmethod
     def forward(where: Tensor, v: Tensor, size: int) -> Tensor:
+        if where.dtype == torch.int64:
+            return v.flatten(-2).gather(-1, where.flatten(-2)).view(where.shape)
         out: Tensor = fused_pool().pick(where, v, size)
         return out
 
