@@ -77,7 +77,7 @@ def test_a_failing_cell_stops_no_other() -> None:
                "columns": ["even"]}]  # fmt: skip
     written(columns=columns, rows=rows, claims=claims, paper_values={}, quick={})
     result = call("recipe", "tiny.yaml", "--jobs", "2")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert "no data for 2 runs: dataset 'emnist' not found" in result.stdout
     assert "holds: high" in result.stdout
     failed = json.loads(Path("results/tiny/failed.json").read_text())

@@ -95,9 +95,10 @@ def recipe(
         how=flags_of(given),
         allow_code=allow_code or (),
     )
+    failed = False
     if not status:
         line = RecipeLine()
-        campaign.run(jobs, seconds(budget) if budget else None, line)
+        failed = bool(campaign.run(jobs, seconds(budget) if budget else None, line).failed)
         campaign.write(line.note)
     if as_json:
         screen.print_json(campaign.as_rows())
@@ -105,8 +106,8 @@ def recipe(
         screen.print_rows("", campaign.overview())
     else:
         show(campaign, form)
-    if campaign.interrupted:
-        raise typer.Exit(130)
+    if campaign.interrupted or failed:
+        raise typer.Exit(130 if campaign.interrupted else 1)
 
 
 def show(campaign: "Campaign", form: str) -> None:
