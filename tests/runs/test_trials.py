@@ -40,7 +40,7 @@ def test_points_are_all_combinations() -> None:
         ("plga", 0.45),
         ("fedas", 0.475),  # pooled by validation samples, best round (2: 0.1 and 3 times 0.5)
         ("feddwa", 0.45),  # the model received: that of the round before
-        ("pflego", (0.1 + 0.45 + 0.475) / 3),  # last ten rounds
+        ("pflego", (0.45 + 0.475) / 2),  # last ten rounds, the untrained start is none
     ],
 )
 def test_a_trial_is_judged_as_its_protocol_judges(protocol: str, number: float) -> None:

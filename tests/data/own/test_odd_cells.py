@@ -30,7 +30,7 @@ def npz(folder: Path, **arrays: Any) -> Path:
 def test_an_empty_word_is_a_missing_value_and_no_category(tmp_path: Path, column: str) -> None:
     lines = [f"{i},clay,{'ab'[i % 2]}" for i in range(20)]
     lines[7] = "7,clay," if column == "label" else "7,,a"
-    with pytest.raises(UserError, match=f"{column} has empty cells; fill them"):
+    with pytest.raises(UserError, match=rf"empty cells, by column: {column} \(1\); fill them"):
         Federation.from_files(csv(tmp_path, "size,soil,label", *lines), split=IID)
 
 
